@@ -1,0 +1,254 @@
+"""The agent: a view of one row of a cohort, with everything a user does to a single agent.
+
+Must not know: populations' loops, clocks, evolution. The maths of an algorithm are static functions of its class,
+over a whole cohort; the agent only names its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from agilerl_exp.envs import MemberEnvs, play
+from agilerl_exp.errors import CheckpointError
+from agilerl_exp.models.base import tunables
+from agilerl_exp.networks.mlp import Mlp
+from agilerl_exp.networks.observation import ObservationCodec
+from agilerl_exp.population.cohort import Cohort, Loss, Minibatch, Params
+from agilerl_exp.run.checkpoint import read_checkpoint, write_directory
+from agilerl_exp.run.random import Streams
+
+
+class RLAlgorithm:
+    """One agent.
+
+    Args:
+        spec: the algorithm's specification; all of its fields are used.
+        observation_space: gymnasium space of one observation.
+        action_space: gymnasium space of one action.
+        index: position in the population.
+        device: torch device.
+        seed: with `index`, decides the initial weights.
+
+    Attributes:
+        cohort, row: where the agent lives; a lone agent owns a cohort of one.
+        fitness: scores of the scheduled evaluations, oldest first.
+    """
+
+    def __init__(
+        self,
+        spec: Any,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        index: int,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+    ):
+        self.spec, self.index = spec, index
+        self.observation_space, self.action_space = observation_space, action_space
+        codec = ObservationCodec(observation_space)
+        nets = self.networks(spec, codec.width, action_space)
+        hyper = {name: np.array([getattr(spec, name)]) for name in tunables(type(spec))}
+        self.cohort, self.row = Cohort(nets, codec, spec, hyper, device), 0
+        self.fitness: list[float] = []
+        rng = Streams(seed, [index]).generator("init", index)
+        self.cohort.bank.set_member(0, [x for net in nets.values() for x in net.init_member(rng)])
+
+    # What a concrete algorithm provides.
+
+    @staticmethod
+    def networks(spec: Any, width: int, action_space: spaces.Space) -> dict[str, Mlp]:
+        """The networks it asks for, by name."""
+        raise NotImplementedError
+
+    @staticmethod
+    def act(
+        cohort: Cohort,
+        obs: Any,
+        mask: np.ndarray | None,
+        epsilon: np.ndarray,
+        noise: np.ndarray | None,
+        rows: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Actions `(R, N)` counted from 0; noise None acts greedily."""
+        raise NotImplementedError
+
+    @staticmethod
+    def loss(nets: Mapping[str, Mlp], params: Params, target: Params, batch: Minibatch, spec: Any) -> Loss:
+        """What to minimise, through autograd."""
+        raise NotImplementedError
+
+    @staticmethod
+    def gradient(
+        nets: Mapping[str, Mlp], params: Params, target: Params, batch: Minibatch, spec: Any, out: Params
+    ) -> Loss:
+        """The same by hand, for networks that have a hand-written backward."""
+        raise NotImplementedError
+
+    # What a user does with an agent.
+
+    @property
+    def steps(self) -> int:
+        """Env steps trained; schedules and target updates read it. Set it in a loop of your own."""
+        return int(self.cohort.env_step[self.row])
+
+    @steps.setter
+    def steps(self, value: int) -> None:
+        self.cohort.env_step[self.row] = value
+
+    @property
+    def hyperparameters(self) -> dict[str, float]:
+        """Present values of the Tunable hyperparameters."""
+        return {name: float(column[self.row]) for name, column in self.cohort.hyper.items()}
+
+    def networks_as_modules(self) -> dict[str, torch.nn.Module]:
+        """Ordinary modules whose parameters view this agent's row; clone a state_dict before saving it."""
+        weights = [view[self.row] for view in self.cohort.bank.views("weights")]
+        out, start = {}, 0
+        for name, net in self.cohort.nets.items():
+            count = len(net.shapes())
+            out[name] = net.module(weights[start : start + count])
+            start += count
+        return out
+
+    def get_action(
+        self, obs: Any, epsilon: float = 0.0, mask: np.ndarray | None = None, rng: Any = None
+    ) -> np.ndarray:
+        """Actions of the env's own space for a batch of N observations, or for a single one.
+
+        Args:
+            obs: tree with leaves `(N, ...)` or `(...)`, of the observation space.
+            epsilon: probability of a random legal action; above 0 it needs `rng`.
+            mask: `(N, A)` or `(A,)`, nonzero where an action is legal.
+            rng: anything with `.random((1, n))`, such as a `numpy.random.Generator`.
+
+        Returns:
+            int64 `(N,)`, or `()` for a single observation.
+        """
+        single = self._is_single(obs)
+        lead = (1, 1) if single else (1,)
+        tree = _map(lambda x: np.asarray(x).reshape(lead + np.shape(x)), obs)
+        masks = None if mask is None else np.asarray(mask).reshape(lead + np.shape(mask))
+        n = len(_first(tree)[0])
+        noise = rng.random((1, 2 * n)) if epsilon > 0 else None
+        action = self.act(
+            self.cohort, tree, masks, np.array([epsilon]), noise, np.array([self.row], dtype=np.int64)
+        )[0] + getattr(self.action_space, "start", 0)
+        return action[0] if single else action
+
+    def learn(self, batch: Any) -> dict[str, float]:
+        """One gradient step on a batch of `memory.sample(batch_size, rng, members=[0])`, leading axes (1, B).
+
+        Returns:
+            The loss and the algorithm's metrics.
+        """
+        rows = None if self.cohort.pop == 1 else np.array([self.row])
+        out = self.cohort.update(self, batch, rows)
+        self.td_error = out.td_error.cpu().numpy()
+        return {"loss": float(out.value[0])} | {name: float(v[0]) for name, v in out.metrics.items()}
+
+    def test(self, env: Any, loop: int = 1, max_steps: int | None = None) -> float:
+        """Mean return of `loop` greedy episodes in a gymnasium VectorEnv; appended to `fitness`.
+
+        Args:
+            env: a VectorEnv (or a `MemberEnvs`), left open.
+            loop: number of episodes.
+            max_steps: cap of one episode; None plays until it is done.
+        """
+        block = env if isinstance(env, MemberEnvs) else MemberEnvs(env)
+        rows = np.array([self.row])
+        returns, _ = play(
+            lambda obs, mask: self.act(self.cohort, obs, mask, np.zeros(1), None, rows),
+            [block],
+            loop,
+            max_steps,
+        )
+        self.fitness.append(float(returns.mean()))
+        return self.fitness[-1]
+
+    def clone(self, index: int | None = None) -> RLAlgorithm:
+        """A copy that shares nothing mutable: weights, moments, hyperparameters, statistics, counters."""
+        twin = type(self)(
+            self.spec,
+            self.observation_space,
+            self.action_space,
+            self.index if index is None else index,
+            self.cohort.bank.device,
+        )
+        twin.cohort.copy_row(0, self.cohort, self.row)
+        twin.cohort.engine = self.cohort.engine
+        twin.fitness = list(self.fitness)
+        return twin
+
+    def save_checkpoint(self, path: str | Path) -> None:
+        """Write the agent as a directory (weights, targets, moments, hyperparameters, statistics, counters)."""
+        write_directory(Path(path), {"agent": self.state_dict()}, {"kind": "agent"})
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Load an agent directory, or member `index` of a `step-N` directory.
+
+        Raises:
+            CheckpointError: the directory is damaged, holds no such member, or another architecture.
+        """
+        state, manifest = read_checkpoint(Path(path), parts={"policy"})
+        if "population" in state:
+            members = state["population"]["members"]
+            if str(self.index) not in members:
+                raise CheckpointError(
+                    f"{path}: holds members 0..{len(members) - 1}, not {self.index}; give one of them as index"
+                )
+            self.load_state_dict(members[str(self.index)])
+        else:
+            self.load_state_dict(state["agent"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """All state of the agent: arrays by role, hyperparameters, counters, fitness, the architecture."""
+        return {
+            "algorithm": type(self).__name__,
+            "architecture": {name: repr(net) for name, net in self.cohort.nets.items()},
+            "fitness": list(self.fitness),
+            **self.cohort.state_dict(self.row),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave.
+
+        Raises:
+            CheckpointError: it belongs to another algorithm or architecture.
+        """
+        own = {name: repr(net) for name, net in self.cohort.nets.items()}
+        if state["algorithm"] != type(self).__name__ or state["architecture"] != own:
+            raise CheckpointError(
+                f"the checkpoint holds {state['algorithm']} {state['architecture']}, "
+                f"this agent is {type(self).__name__} {own}; build it from the same spec and spaces"
+            )
+        self.cohort.load_state_dict(self.row, state)
+        self.fitness = [float(x) for x in state["fitness"]]
+
+    def cohort_key(self) -> tuple[Any, ...]:
+        """Agents of equal key may share a cohort: same maths, architectures and Static fields."""
+        shared = self.spec.model_dump(exclude={*tunables(type(self.spec)), "hp_config"})
+        return (type(self), *sorted(self.cohort.nets.items()), repr(sorted(shared.items())), self.cohort.engine)
+
+    def _is_single(self, obs: Any) -> bool:
+        leaf, space = _first(obs), self.observation_space
+        while isinstance(space, spaces.Dict | spaces.Tuple):
+            space = next(iter(space.spaces.values())) if isinstance(space, spaces.Dict) else space.spaces[0]
+        return np.ndim(leaf) == len(space.shape or ())
+
+
+def _map(function: Any, tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _map(function, leaf) for key, leaf in tree.items()}
+    return tuple(_map(function, leaf) for leaf in tree) if isinstance(tree, tuple) else function(tree)
+
+
+def _first(tree: Any) -> Any:
+    while isinstance(tree, dict | tuple):
+        tree = next(iter(tree.values())) if isinstance(tree, dict) else tree[0]
+    return tree

@@ -1,0 +1,235 @@
+"""The door: turns a command line into an `ExperimentSpec`, runs it, and says in one line what is wrong.
+
+Hydra composes the config groups of `conf/`; the specs of `models/` lend them their defaults and judge the result.
+Must not know: how anything is trained, and torch before a job really starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from agilerl_exp import catalogue, command_line
+from agilerl_exp.errors import AgilerlError, ConfigError, DiskError
+from agilerl_exp.models.base import did_you_mean
+from agilerl_exp.models.experiment import ExperimentSpec
+from agilerl_exp.models.explain import nearest
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_LOG = logging.getLogger("agilerl_exp")  # a file in the job directory, and standard error
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """A job that failed; the number is None outside a sweep."""
+
+    number: int | None
+    overrides: str
+    lines: list[str]
+    exit_code: int
+
+
+class _Process:
+    """What the jobs that run in this process share with `main`."""
+
+    main_pid: int | None = None
+    full_error = False
+    own_thread_variables: frozenset[str] = frozenset()
+    jobs = 0
+    failures: list[_Failure] = []  # noqa: RUF012
+
+
+def main() -> None:
+    """Run the command line of this process; ends with the exit code of `errors.py`."""
+    _prepare_process()
+    try:
+        _start(sys.argv[1:])
+    except KeyboardInterrupt:
+        _say(["interrupted"])
+        sys.exit(130)
+    except (HydraException, OmegaConfBaseException, AgilerlError, ValueError, OSError) as error:
+        if _Process.full_error:
+            raise
+        _say(explain(error))
+        sys.exit(exit_code(error))
+    _close()
+
+
+def register() -> None:
+    """Put the specs' defaults and the default output folders where yaml files include them from."""
+    store = ConfigStore.instance()
+    for name, tree in catalogue.bases().items():
+        group, _, leaf = f"spec/{name}".rpartition("/")
+        store.store(group=group, name=leaf, node=tree)
+    # Neither two processes of one machine nor two of one second may share a folder.
+    stamp = f"{datetime.now():%Y-%m-%d/%H-%M-%S-%f}-{os.getpid()}"
+    folders = {"run": {"dir": f"outputs/{stamp}"}, "sweep": {"dir": f"multirun/{stamp}"}}
+    store.store(group="spec", name="folders", node={"hydra": folders})
+    Plugins.instance().register(UserConf)
+
+
+class UserConf(SearchPathPlugin):
+    """Appends `./conf`: it adds options to ours and replaces none of them."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """See the class."""
+        for folder in command_line.config_folders([])[1:]:
+            search_path.append("user", f"file://{folder}")
+
+
+def explain(error: BaseException) -> list[str]:
+    """Return one line a mistake for an error of ours, of Hydra or of OmegaConf."""
+    text = str(error)
+    if isinstance(error, AgilerlError):
+        return text.splitlines() or [type(error).__name__]
+    if isinstance(error, MissingConfigException):
+        return [_missing_option(error)]
+    if isinstance(error, OverrideParseException):
+        return [f"{error.override}: cannot be read: {text.splitlines()[0]}; quote it, or see --hydra-help"]
+    if isinstance(error, OmegaConfBaseException):
+        # The lines after the first name OmegaConf's classes.
+        place = f"{error.full_key}: " if error.full_key else ""
+        return [place + text.splitlines()[0]]
+    if isinstance(error, OSError):
+        return [f"{error.filename}: {error.strerror}" if error.filename else text]
+    return [_composition_mistake(text)]
+
+
+def _composition_mistake(text: str) -> str:
+    unknown = re.match(r"Could not override '([^']+)'", text)
+    if unknown:
+        path = unknown[1].partition("@")[0]
+        return f"{path}: no such setting{nearest(path, catalogue.setting_paths())}"
+    ambiguous = re.match(r"Ambiguous value for argument '(.+?)'\n", text)
+    if ambiguous:
+        return f"{ambiguous[1]}: more than one value; add -m to run each of them, or write a list as [a,b]"
+    return " ".join(text.split())
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code for an error."""
+    if isinstance(error, AgilerlError):
+        return error.exit_code
+    if isinstance(error, OSError) and not isinstance(error, HydraException):
+        return DiskError.exit_code
+    return ConfigError.exit_code
+
+
+def _prepare_process() -> None:
+    _Process.main_pid = os.getpid()
+    _Process.full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    _Process.own_thread_variables = frozenset(_THREAD_VARIABLES) - os.environ.keys()
+    # Before numpy or torch is imported: with more threads a second busy process slows a run down many times.
+    os.environ.update(dict.fromkeys(_Process.own_thread_variables, "1"))
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors to us in place of printing them
+
+
+def _start(arguments: list[str]) -> None:
+    if {"-h", "--help"} & set(arguments):
+        command_line.import_plugins(command_line.plugins_ahead(arguments))
+        print(catalogue.help_text(command_line.config_folders(arguments)), end="")
+        return
+    arguments = command_line.prepare(arguments)
+    command_line.import_plugins(command_line.plugins_ahead(arguments))
+    register()
+    sys.argv[1:] = arguments
+    _job()
+
+
+@hydra.main(version_base="1.3", config_path=str(catalogue.CONF), config_name="config")
+def _job(cfg: DictConfig) -> float | None:
+    _Process.jobs += 1
+    try:
+        return _train(cfg)
+    except Exception as error:
+        # Elsewhere (a launcher's worker) the launcher reports; here we do, with all failures in view.
+        if _Process.full_error or os.getpid() != _Process.main_pid:
+            raise
+        _failed(error)
+        return None
+
+
+def _train(cfg: DictConfig) -> float | None:
+    config: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    command_line.import_plugins(config["plugins"])
+    spec = ExperimentSpec.from_config(config)
+    _use_threads(spec.threads)
+    from agilerl_exp.training.run import run
+
+    job_dir = Path(HydraConfig.get().runtime.output_dir)
+    with command_line.remembered(job_dir, _job_command_line()):
+        return run(spec, job_dir)
+
+
+def _use_threads(threads: int | None) -> None:
+    """Set the threads of the numeric libraries: `threads`, else what the user's environment says, else one."""
+    if threads is not None:
+        os.environ.update(dict.fromkeys(_Process.own_thread_variables, str(threads)))
+    import torch
+
+    torch.set_num_threads(threads or int(os.environ.get("OMP_NUM_THREADS", "1").partition(",")[0]))
+
+
+def _job_command_line() -> list[str]:
+    config = HydraConfig.get()
+    named = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
+    flags = [f"--config-dir={path}" for path in named]
+    if config.job.config_name not in (None, "config"):
+        flags.append(f"--config-name={config.job.config_name}")
+    return [*flags, *config.overrides.task]
+
+
+def _failed(error: Exception) -> None:
+    """Log a failure in the job's own log and on standard error, and keep it for the closing words."""
+    config = HydraConfig.get()
+    number = config.job.num if config.mode == RunMode.MULTIRUN else None
+    known = isinstance(error, (AgilerlError, HydraException, OmegaConfBaseException))
+    lines = explain(error) if known else [f"{type(error).__name__}: {error}"]
+    code = exit_code(error) if known else AgilerlError.exit_code
+    failure = _Failure(number, " ".join(config.overrides.task), lines, code)
+    _Process.failures.append(failure)
+    for line in lines:
+        _LOG.error(line if number is None else f"#{number} {failure.overrides}: {line}")
+    if not known:
+        _LOG.error("this is no mistake in a setting; the traceback:", exc_info=error)
+
+
+def _close() -> None:
+    failures = _Process.failures
+    if not failures:
+        return
+    if failures[0].number is None:
+        sys.exit(failures[0].exit_code)
+    _say([f"{len(failures)} of {_Process.jobs} jobs failed; the others are kept:"])
+    _say([f"  #{failure.number} {failure.overrides}: {failure.lines[0]}" for failure in failures])
+    sys.exit(1)
+
+
+def _say(lines: list[str]) -> None:
+    for line in lines:
+        print(f"agilerl-exp: {line}", file=sys.stderr)
+
+
+def _missing_option(error: MissingConfigException) -> str:
+    group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    if not error.options:
+        return str(error).splitlines()[0]
+    hint = did_you_mean(name, error.options).replace("did you mean ", f"did you mean {group}=")
+    return f"{group}={name}: no such option{hint} (have: {', '.join(error.options)})"

@@ -1,0 +1,252 @@
+"""The storing half of a buffer: turns vector steps into rows of the rings, by way of n-step windows if asked.
+
+Must not know: how rows are drawn or weighted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agilerl_exp.buffers.memory import free_bytes
+from agilerl_exp.buffers.ring import Rings
+from agilerl_exp.buffers.table import Node, Table, Where, from_json, plan, row_bytes, to_json
+from agilerl_exp.buffers.transition import Transition, Tree
+from agilerl_exp.buffers.windows import Rows, Windows
+from agilerl_exp.errors import CheckpointError, ConfigError
+
+_SHARE_OF_FREE_MEMORY = 0.7
+_TREE_BYTES = 32  # two float64 nodes a leaf, and at most twice the leaves for a power of two
+_FLAG = np.zeros((1, 1), np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What rows hold and for whom; fixed at the first add."""
+
+    members: int
+    copies: int
+    """Environment copies a member (N)."""
+    start: dict[str, Node]
+    """Fields known at the first step of a window."""
+    end: dict[str, Node]
+    """Fields known at its end."""
+    last: dict[str, Node]
+    """What windows keep of the newest step."""
+
+
+class Store:
+    """Rings and open windows of all members.
+
+    Args:
+        max_size: rows a ring.
+        n_step: longest window.
+        keep_one_step: rows also keep next_obs, terminated and next_mask of their first step.
+        shared: one ring for all members instead of one a member.
+    """
+
+    def __init__(self, max_size: int, n_step: int, keep_one_step: bool, shared: bool) -> None:
+        for name, value in (("max_size", max_size), ("n_step", n_step)):
+            if value < 1:
+                raise ConfigError(f"{name}={value}: must be at least 1")
+        self.max_size, self.n_step, self.shared = max_size, n_step, shared
+        self.keep_one_step = keep_one_step
+        self.layout: Layout | None = None
+        self.rings: Rings
+        self.windows: Windows | None = None
+        self.members = np.zeros(0, np.int64)
+
+    @property
+    def _has_first_ends(self) -> bool:
+        return self.keep_one_step and self.n_step > 1  # with n_step=1 both ends are the same
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Rows that each member can draw from (P,)."""
+        if self.layout is None:
+            return np.zeros(0, np.int64)
+        return np.repeat(self.rings.sizes, len(self.members)) if self.shared else self.rings.sizes.copy()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of rings and windows."""
+        if self.layout is None:
+            return 0
+        windows = 0 if self.windows is None else self.windows.starts.nbytes + self.windows.last.nbytes
+        return self.rings.table.nbytes + windows
+
+    def rings_of(self, members: np.ndarray) -> np.ndarray:
+        """Ring that each member draws from."""
+        return np.zeros_like(members) if self.shared else members
+
+    def prepare(self, t: Transition, prioritized: bool) -> None:
+        """Allocate for transitions like `t`, whose leading axis must stand for all members.
+
+        Raises:
+            ConfigError: the rings would take more than 70 % of the free memory.
+        """
+        widths: dict[str, int] = {}
+        ends = _ends(t)
+        start: dict[str, Tree] = {"obs": t.obs, "action": t.action}
+        if self._has_first_ends:
+            start |= {f"one_{name}": value for name, value in ends.items()} | {"one_terminated": _FLAG}
+        reward = np.zeros((1, 1, self.n_step), np.float32) if self.n_step > 1 else _FLAG
+        length = {"length": np.zeros((1, 1), np.int32)} if self.n_step > 1 else {}
+        end: dict[str, Tree] = {"reward": reward, **length, "terminated": _FLAG, **ends}
+        members, copies = t.reward.shape
+        # `start` is planned first: its columns are a prefix, so that rows of windows move in one copy a block
+        layout = Layout(members, copies, plan(start, widths), plan(end, widths), plan(ends, {}))
+        self._allocate(layout, prioritized)
+
+    def _allocate(self, layout: Layout, prioritized: bool) -> None:
+        rings = 1 if self.shared else layout.members
+        fields = layout.start | layout.end
+        per_row = rings * row_bytes(fields) + (layout.members * _TREE_BYTES if prioritized else 0)
+        free = free_bytes()
+        if free is not None and per_row * self.max_size > _SHARE_OF_FREE_MEMORY * free:
+            fits = int(_SHARE_OF_FREE_MEMORY * free // per_row)
+            raise ConfigError(
+                f"max_size={self.max_size}: {rings} ring(s) need {per_row * self.max_size / 1e9:.1f} GB, "
+                f"more than 70 % of the {free / 1e9:.1f} GB free; the largest max_size that fits is {fits}"
+            )
+        self.rings = Rings(fields, rings, self.max_size)
+        self.members = np.arange(layout.members)
+        if self.n_step > 1:
+            self.windows = Windows(layout.start, layout.last, layout.members * layout.copies, self.n_step)
+        self.layout = layout
+
+    def add(self, t: Transition, members: np.ndarray) -> Where:
+        """Store a vector step and return the table rows it filled."""
+        counts, keep = np.full(len(members), t.reward.shape[1]), None
+        if t.valid is not None and not t.valid.all():
+            counts, keep = t.valid.sum(1), np.flatnonzero(t.valid)
+        if self.windows is None:
+            return self._add_steps(t, members, counts, keep)
+        lanes = self._lanes(members, t)
+        end = t.terminated | t.truncated
+        if keep is None:
+            reward, end = np.reshape(t.reward, -1), end.reshape(-1)
+        else:
+            lanes, reward, end = lanes[keep], np.reshape(t.reward, -1)[keep], end.reshape(-1)[keep]
+        fields = _ends(t) | {"obs": t.obs, "action": t.action}
+        if self._has_first_ends:
+            fields |= {f"one_{name}": value for name, value in _ends(t).items()} | {
+                "one_terminated": t.terminated
+            }
+        rows = self.windows.push(lanes, fields, reward, end, keep)
+        if keep is not None:
+            rows.source = keep[rows.source]
+        return self._add_rows(rows, members, _ends(t) | {"terminated": t.terminated})
+
+    def flush(self, members: np.ndarray) -> Where:
+        """Store the open windows of members as if they had been cut here; return the table rows filled."""
+        if self.windows is None or self.layout is None:
+            return np.zeros(0, np.int64)
+        copies = np.arange(self.layout.copies)
+        rows = self.windows.flush((members[:, None] * self.layout.copies + copies).reshape(-1))
+        last = self.windows.last
+        blocks = last.take(rows.lane)
+        ends: dict[str, Tree] = {name: last.view(name, blocks) for name in last.fields}
+        rows.source = np.arange(len(rows.lane))
+        return self._add_rows(rows, members, ends | {"terminated": np.zeros(len(rows.lane), np.float32)})
+
+    def _lanes(self, members: np.ndarray, t: Transition) -> np.ndarray:
+        assert self.layout is not None
+        copies = self.layout.copies
+        if t.reward.shape[1] != copies:
+            raise ValueError(
+                f"num_envs={t.reward.shape[1]}: n-step windows were opened for {copies} copies a member"
+            )
+        return (members[:, None] * copies + np.arange(copies)).reshape(-1)
+
+    def _add_steps(
+        self, t: Transition, members: np.ndarray, counts: np.ndarray, keep: np.ndarray | None
+    ) -> Where:
+        where, newest = self._claim(members, counts)
+        if newest is not None:
+            keep = newest if keep is None else keep[newest]
+        fields = _ends(t) | {"obs": t.obs, "action": t.action, "reward": t.reward, "terminated": t.terminated}
+        for name, value in fields.items():
+            self.rings.table.put(name, where, value, keep)
+        return where
+
+    def _add_rows(self, rows: Rows, members: np.ndarray, ends: dict[str, Tree]) -> Where:
+        assert self.layout is not None
+        if not len(rows.lane):
+            return np.zeros(0, np.int64)
+        counts = np.bincount(rows.lane // self.layout.copies, minlength=len(self.members))[members]
+        where, newest = self._claim(members, counts)
+        if newest is not None:
+            rows = rows.pick(newest)
+        table = self.rings.table
+        table.put_blocks(where, rows.start)
+        table.put("reward", where, rows.rewards)
+        table.put("length", where, rows.length)
+        for name, value in ends.items():
+            table.put(name, where, value, rows.source)
+        return where
+
+    def _claim(self, members: np.ndarray, counts: np.ndarray) -> tuple[Where, np.ndarray | None]:
+        if self.shared:
+            return self.rings.claim(np.zeros(1, np.int64), counts.sum(keepdims=True))
+        return self.rings.claim(members, counts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Filled rows, cursors and open windows; arrays are views of the live storage."""
+        state: dict[str, Any] = {"max_size": self.max_size, "n_step": self.n_step, "shared": self.shared}
+        state["keep_one_step"] = self.keep_one_step
+        if self.layout is None:
+            return state
+        layout, rings = self.layout, self.rings
+        state |= {"members": layout.members, "copies": layout.copies}
+        for part in ("start", "end", "last"):
+            fields = getattr(layout, part)
+            state[part] = [[name, to_json(node)] for name, node in fields.items()]
+        state |= {"cursors": rings.cursors, "sizes": rings.sizes}
+        for kind, block in rings.table.blocks.items():
+            for ring, size in enumerate(rings.sizes):
+                state[f"rows.{kind}.{ring}"] = block[ring * self.max_size :][:size]
+        if self.windows is not None:
+            state |= {f"windows.{name}": array for name, array in _arrays(self.windows).items()}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any], prioritized: bool) -> None:
+        """Take over what `state_dict` returned; arrays are copied.
+
+        Raises:
+            CheckpointError: the state is of a buffer with other settings.
+        """
+        for name in ("max_size", "n_step", "shared", "keep_one_step"):
+            if state[name] != getattr(self, name):
+                raise CheckpointError(
+                    f"replay buffer: the checkpoint has {name}={state[name]}, this run {getattr(self, name)}"
+                )
+        if "members" not in state:
+            return
+        parts = [{name: from_json(node) for name, node in state[part]} for part in ("start", "end", "last")]
+        self._allocate(Layout(state["members"], state["copies"], *parts), prioritized)
+        self.rings.cursors[:], self.rings.sizes[:] = state["cursors"], state["sizes"]
+        for kind, block in self.rings.table.blocks.items():
+            for ring, size in enumerate(self.rings.sizes):
+                block[ring * self.max_size :][:size] = state[f"rows.{kind}.{ring}"]
+        if self.windows is not None:
+            for name, array in _arrays(self.windows).items():
+                array[...] = state[f"windows.{name}"]
+
+
+def _ends(t: Transition) -> dict[str, Tree]:
+    return (
+        {"next_obs": t.next_obs}
+        if t.next_mask is None
+        else {"next_obs": t.next_obs, "next_mask": t.next_mask}
+    )
+
+
+def _arrays(windows: Windows) -> dict[str, np.ndarray]:
+    tables: dict[str, Table] = {"starts": windows.starts, "last": windows.last}
+    blocks = {
+        f"{name}.{kind}": block for name, table in tables.items() for kind, block in table.blocks.items()
+    }
+    return {"head": windows.head, "open": windows.open, "rewards": windows.rewards, **blocks}

@@ -1,0 +1,134 @@
+"""What happens to a command line before Hydra reads it: aliases, open settings, plugins, and `resume=`.
+
+Must not know: Hydra, and what the settings mean.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from agilerl_exp.catalogue import CONF
+from agilerl_exp.errors import AgilerlError, ConfigError, DiskError, JobError
+from agilerl_exp.models.plugins import import_source
+
+OVERRIDES = "overrides.yaml"
+"""File of a job directory that holds the command line which `resume=` starts from."""
+
+_ALIASES = {"memory_size": "max_size", "population_size": "pop_size"}
+_ALIAS = re.compile(rf"(?P<add>\+{{0,2}})(?P<place>[\w./@]*?)(?P<name>{'|'.join(_ALIASES)})=")
+_OPEN = re.compile(r"\+{0,2}env\.config\.")
+
+
+def prepare(arguments: list[str]) -> list[str]:
+    """Rewrite a command line into the one that Hydra reads.
+
+    Raises:
+        ConfigError: A flag that is refused, or a plugin that cannot be imported.
+        JobError: `resume=` names no job directory.
+    """
+    if any(argument.startswith("--experimental-rerun") for argument in arguments):
+        raise ConfigError("--experimental-rerun: refused, it runs code from a pickle; use resume=JOB_DIR")
+    return [_plain(argument) for argument in _resumed(arguments)]
+
+
+def config_folders(arguments: list[str]) -> list[Path]:
+    """All folders with options: ours, `./conf`, `--config-dir`; each once."""
+    named = flag_value(arguments, "--config-dir", "-cd")
+    folders = [CONF, Path("conf").resolve(), *([Path(named).resolve()] if named else [])]
+    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
+
+
+def flag_value(arguments: list[str], *names: str) -> str | None:
+    """The value of a flag, written as `--flag value` or `--flag=value`."""
+    for position, argument in enumerate(arguments):
+        head, equals, value = argument.partition("=")
+        if head in names:
+            return value if equals else next(iter(arguments[position + 1 :]), None)
+    return None
+
+
+def import_plugins(names: list[str]) -> None:
+    """Import the user's files and modules.
+
+    Raises:
+        ConfigError: One of them is missing or fails.
+    """
+    for name in names:
+        try:
+            import_source(name)
+        except FileNotFoundError as error:
+            raise ConfigError(f"plugins={name}: no file {Path(name).resolve()}") from error
+        except Exception as error:
+            raise ConfigError(f"plugins={name}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def plugins_ahead(arguments: list[str]) -> list[str]:
+    """The plugins of a command line, or else of a local overlay: they are imported before anything is composed."""
+    given = [argument.partition("=")[2] for argument in arguments if re.match(r"\+{0,2}plugins=", argument)]
+    if given:
+        return _plugin_list(given[-1])
+    overlays = [folder / "local" / "default.yaml" for folder in config_folders(arguments)]
+    found = [yaml.safe_load(file.read_text()) or {} for file in overlays if file.is_file()]
+    return next((list(overlay["plugins"]) for overlay in found if overlay.get("plugins")), [])
+
+
+@contextmanager
+def remembered(job_dir: Path, command_line: list[str]) -> Iterator[None]:
+    """Keep the command line of a job for `resume=`; a start that is refused leaves the old one in place.
+
+    Raises:
+        DiskError: The file cannot be written.
+    """
+    file = job_dir / OVERRIDES
+    before = file.read_text() if file.is_file() else None
+    _write(file, yaml.safe_dump(command_line))
+    try:
+        yield
+    except AgilerlError as error:
+        if error.exit_code == ConfigError.exit_code and before is not None:
+            _write(file, before)
+        raise
+
+
+def _plain(argument: str) -> str:
+    alias = _ALIAS.match(argument)
+    if alias and not alias["place"].endswith(tuple("abcdefghijklmnopqrstuvwxyz_")):
+        argument = alias["place"] + _ALIASES[alias["name"]] + argument[alias.end() - 1 :]
+    # Keyword arguments of an environment are not known beforehand: each may be added.
+    return _OPEN.sub("++env.config.", argument, count=1) if _OPEN.match(argument) else argument
+
+
+def _resumed(arguments: list[str]) -> list[str]:
+    at = next((i for i, argument in enumerate(arguments) if re.match(r"\+{0,2}resume=", argument)), None)
+    if at is None:
+        return arguments
+    name = arguments[at].partition("=")[2].strip("'\"")
+    file = Path(name) / OVERRIDES
+    if {"-m", "--multirun"} & set(arguments):
+        raise ConfigError(f"resume={name}: goes on with one job; for a sweep give hydra.sweep.dir=DIR again")
+    if not file.is_file():
+        raise JobError(f"resume={name}: no job directory (there is no {OVERRIDES} in it)")
+    saved = [str(entry) for entry in yaml.safe_load(file.read_text()) or []]
+    flags = [entry for entry in saved if entry.startswith("--")]
+    quoted = name.replace("\\", "\\\\").replace("'", "\\'")
+    settings = [f"hydra.run.dir='{quoted}'", *(entry for entry in saved if not entry.startswith("--"))]
+    return [*flags, *arguments[:at], *settings, *arguments[at + 1 :]]
+
+
+def _plugin_list(text: str) -> list[str]:
+    return [name.strip(" '\"") for name in text.strip("[] ").split(",") if name.strip()]
+
+
+def _write(file: Path, text: str) -> None:
+    draft = file.with_suffix(f".tmp-{os.getpid()}")
+    try:
+        draft.write_text(text)
+        os.replace(draft, file)
+    except OSError as error:
+        raise DiskError(f"{file}: {error.strerror}") from error

@@ -1,0 +1,336 @@
+"""One member's vector environment behind one contract, whichever way it resets its copies.
+
+Owns autoreset, masks, dtypes, Discrete(start), the check for NaN and the seeding rule.
+Must not know: how environments are made, who the member is, what becomes of a transition.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from agilerl_exp.envs import observations
+from agilerl_exp.envs.observations import Tree
+from agilerl_exp.envs.workers import diagnose, shut_down
+from agilerl_exp.errors import CheckpointError, ConfigError, EnvError
+
+
+class Step(NamedTuple):
+    """What one vector step brought; N copies.
+
+    `next_obs` is the true last observation of the step, `obs` what to act on next; they are the same object
+    unless an episode ended here. Nothing aliases the memory of the environment.
+    """
+
+    reward: np.ndarray
+    """float32 (N,)."""
+    terminated: np.ndarray
+    """bool (N,); wins when the environment reports both flags."""
+    truncated: np.ndarray
+    """bool (N,); never True together with `terminated`."""
+    next_obs: Tree
+    next_mask: np.ndarray | None
+    """uint8 (N, A), the legal actions at `next_obs`; None when the environment gives no masks."""
+    obs: Tree
+    mask: np.ndarray | None
+    valid: np.ndarray
+    """bool (N,); False on the slot of a copy that only reset itself: no transition."""
+
+
+class Restored(NamedTuple):
+    """Where a restored environment stands: what to act on, and which running episodes were lost."""
+
+    obs: Tree
+    mask: np.ndarray | None
+    cut: np.ndarray
+    """bool (N,); True where a new episode had to begin: the one before it counts as truncated."""
+
+
+class Keeper(Protocol):
+    """How the state of a vector environment is saved and restored."""
+
+    kind: str
+    exact: bool
+
+    def save(self, obs: Tree, mask: np.ndarray | None) -> list[str]:
+        """The state as texts, given what was last handed to the loop."""
+
+    def load(self, texts: list[str]) -> tuple[Any, Sequence[np.ndarray | None], np.ndarray] | None:
+        """Restore; returns (batched observations, a mask or None a copy, cut (N,)), None when it cannot."""
+
+
+class MemberEnvs:
+    """A gymnasium VectorEnv as the training loop sees it.
+
+    Takes vector environments in NEXT_STEP mode (their reset slots come out with `valid` False) and in
+    SAME_STEP mode (they must give `final_obs`). Only the first reset is seeded.
+
+    Args:
+        vector_env: the environment; closed by `close`.
+        seeds: one seed a copy; a vector environment that takes a single seed gets the first. None: unseeded.
+        member: named in errors.
+        keeper: saves and restores the environment; None: episodes do not survive a checkpoint.
+
+    Raises:
+        ConfigError: autoreset is disabled or not declared.
+        SpaceError: the observation space cannot be stored.
+    """
+
+    def __init__(
+        self,
+        vector_env: VectorEnv,
+        seeds: Sequence[int] | None = None,
+        member: int = 0,
+        keeper: Keeper | None = None,
+    ) -> None:
+        """Adapt a vector environment; nothing is reset yet."""
+        self._env = vector_env
+        self._next_step = _autoreset(vector_env) is AutoresetMode.NEXT_STEP
+        self._copies = isinstance(vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self._seeds = None if seeds is None else [int(seed) for seed in seeds]
+        self._member = member
+        self._keeper = keeper
+        self.num_envs: int = vector_env.num_envs
+        self.observation_space: spaces.Space = deepcopy(vector_env.single_observation_space)
+        # copies: drawing from these must not move the generators of the environment
+        self.action_space: spaces.Space = deepcopy(vector_env.single_action_space)
+        self._read = observations.reader(self.observation_space)
+        self._write = _action_writer(self.action_space)
+        self._obs: Tree = None
+        self._mask: np.ndarray | None = None
+        self._mask_shape: tuple[int, ...] | None = None
+        self._ended = np.zeros(self.num_envs, bool)
+        self._steps = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether a restored run continues byte for byte, as far as is known: proved at the first save."""
+        return self._keeper is not None and self._keeper.exact
+
+    def reset(self) -> tuple[Tree, np.ndarray | None]:
+        """Start new episodes in all copies; returns (observations (N, ...), masks uint8 (N, A) or None).
+
+        Raises:
+            EnvError: the environment raised, died or returned NaN/Inf.
+        """
+        seeds, self._seeds = self._seeds, None
+        raw, info = self._guard(self._env.reset, seed=seeds if self._copies or seeds is None else seeds[0])
+        return self._begin(raw, info)
+
+    def restart(self, which: np.ndarray) -> tuple[Tree, np.ndarray | None] | None:
+        """Start new episodes in the copies of `which` (bool (N,)) only; None when that cannot be done."""
+        if not self._copies:
+            return None
+        raw, info = self._guard(self._env.reset, options={"reset_mask": which})
+        old = self._mask
+        obs, mask = self._begin(raw, info)
+        if mask is not None and old is not None:
+            mask[~which] = old[~which]
+        return obs, mask
+
+    def step(self, action: np.ndarray) -> Step:
+        """Step all copies; `action` counts from 0 whatever the start of a discrete space.
+
+        Raises:
+            EnvError: the environment raised, died, returned NaN/Inf, or ended an episode without `final_obs`.
+        """
+        raw, reward, terminated, truncated, info = self._guard(self._env.step, self._write(action))
+        self._steps += 1
+        obs, mask = self._read(raw), self._masks(info)
+        reward = np.array(reward, np.float32)
+        terminated = np.array(terminated, bool)
+        truncated = np.greater(truncated, terminated)
+        if self._next_step:
+            valid = ~self._ended
+            if np.count_nonzero(self._ended):
+                reward[self._ended] = 0.0
+                terminated &= valid
+                truncated &= valid
+            self._ended = terminated | truncated
+            next_obs, next_mask = obs, mask
+        else:
+            valid = np.ones(self.num_envs, bool)
+            next_obs, next_mask = self._last(obs, mask, terminated | truncated, info)
+        self._check(reward, "reward")
+        self._check(next_obs, "observation")
+        if next_obs is not obs:
+            self._check(obs, "observation")
+        self._obs, self._mask = obs, mask
+        return Step(reward, terminated, truncated, next_obs, next_mask, obs, mask, valid)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running episodes as JSON values; the first call proves once that they can be restored.
+
+        Raises:
+            EnvError: the environment raised or died.
+        """
+        copies = None
+        if self._keeper is not None and self._obs is not None:
+            copies = self._guard(self._keeper.save, self._obs, self._mask)
+        return {
+            "num_envs": self.num_envs,
+            "steps": self._steps,
+            "started": self._obs is not None,
+            "ended": self._ended.tolist(),
+            "kind": self._keeper.kind if self._keeper is not None else "none",
+            "copies": copies,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> Restored:
+        """Continue the saved episodes, instead of a first `reset`.
+
+        An episode that cannot be restored is replaced by a new one, marked in `cut`, with one RuntimeWarning.
+
+        Raises:
+            CheckpointError: the state belongs to another number of copies.
+            EnvError: as `reset`.
+        """
+        if state["num_envs"] != self.num_envs:
+            raise CheckpointError(
+                f"env.num_envs={self.num_envs}: the checkpoint has {state['num_envs']}; use that number"
+            )
+        self._steps = int(state["steps"])
+        loaded = None
+        if self._keeper is not None and state["copies"] is not None and state["kind"] == self._keeper.kind:
+            loaded = self._guard(self._keeper.load, list(state["copies"]))
+        if loaded is None:
+            if state["started"] and self._seeds is not None:  # not the first episodes of the run once more
+                self._seeds = [(seed + 1 + self._steps) % 2**31 for seed in self._seeds]
+            obs, mask = self.reset()
+            cut = np.full(self.num_envs, bool(state["started"]))
+        else:
+            raw, masks, cut = loaded
+            self._seeds = None
+            obs, mask = self._begin(raw, _mask_info(masks))
+            self._ended = np.array(state["ended"], bool) & ~cut
+        if cut.any():
+            warnings.warn(
+                "some environments could not be restored exactly: their running episodes end as truncated "
+                "and new ones begin, so this run is not byte-identical to an uninterrupted one",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return Restored(obs, mask, cut)
+
+    def close(self) -> None:
+        """Close the environment and end its workers; safe to call twice."""
+        shut_down(self._env)
+
+    def _guard(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call into the environment; whatever it raises comes out as an EnvError that names the member."""
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            raise diagnose(self._env, error, self._member) from error
+
+    def _begin(self, raw: Any, info: dict[str, Any]) -> tuple[Tree, np.ndarray | None]:
+        """Take over the observations and masks of a reset."""
+        first = self._obs is None
+        if first and "action_mask" in info:
+            self._mask_shape = self._shape_of_masks(info["action_mask"])
+        self._obs, self._mask = self._read(raw), self._masks(info)
+        self._ended = np.zeros(self.num_envs, bool)
+        self._check(self._obs, "observation")
+        return self._obs, self._mask
+
+    def _shape_of_masks(self, masks: Any) -> tuple[int, ...]:
+        shape = np.shape(masks)
+        if isinstance(self.action_space, spaces.Discrete) and shape != (self.num_envs, self.action_space.n):
+            raise EnvError(
+                f"member {self._member}: info['action_mask'] has shape {shape[1:]}; "
+                f"give one entry for each of the {self.action_space.n} actions"
+            )
+        return shape
+
+    def _masks(self, info: dict[str, Any]) -> np.ndarray | None:
+        """uint8 (N, A); a copy that gave no mask this time has every action legal."""
+        given = info.get("action_mask")
+        if self._mask_shape is None:
+            if given is not None:
+                raise EnvError(
+                    f"member {self._member}: step() gives info['action_mask'], reset() does not; give both"
+                )
+            return None
+        mask = np.ones(self._mask_shape, np.uint8)
+        if given is not None:
+            rows = info.get("_action_mask", slice(None))
+            mask[rows] = np.asarray(given)[rows]
+        return mask
+
+    def _last(
+        self, obs: Tree, mask: np.ndarray | None, ended: np.ndarray, info: dict[str, Any]
+    ) -> tuple[Tree, np.ndarray | None]:
+        """SAME_STEP: the batch with the last observations of ended episodes, not the first of new ones."""
+        if not np.count_nonzero(ended):
+            return obs, mask
+        final = info.get("final_obs")
+        next_obs = observations.copy(obs)
+        next_mask = None if mask is None else mask.copy()
+        for row in np.flatnonzero(ended).tolist():
+            if final is None or (isinstance(final, np.ndarray) and final[row] is None):
+                raise EnvError(
+                    f"member {self._member}, env {row}: an episode ended without info['final_obs']; in SAME_STEP "
+                    "mode the vector env must give the last observation there (or use NEXT_STEP mode)"
+                )
+            observations.put_row(next_obs, row, observations.take_row(final, row))
+            if next_mask is not None:
+                last = _final_mask(info.get("final_info"), row)
+                next_mask[row] = 1 if last is None else last
+        return next_obs, next_mask
+
+    def _check(self, tree: Tree, what: str) -> None:
+        if observations.finite(tree):
+            return
+        row = observations.first_bad_row(tree, self.num_envs)
+        raise EnvError(
+            f"member {self._member}, env {row}: {what} is not finite at vector step {self._steps}: "
+            f"{observations.take_row(tree, row or 0)}; nothing was learned from it"
+        )
+
+
+def _autoreset(vector_env: VectorEnv) -> AutoresetMode:
+    declared = (vector_env.metadata or {}).get("autoreset_mode")
+    mode = AutoresetMode(declared) if isinstance(declared, str) else declared
+    if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
+        raise ConfigError(
+            f"vector env metadata['autoreset_mode']={getattr(mode, 'name', mode)}: must be "
+            "AutoresetMode.NEXT_STEP or AutoresetMode.SAME_STEP"
+        )
+    return mode
+
+
+def _action_writer(space: spaces.Space) -> Callable[[Any], Any]:
+    """From actions that count from 0 to what the environment takes, in the dtype of its space, as a copy."""
+    dtype = space.dtype
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        if np.any(space.start):
+            return lambda action: np.add(action, space.start, dtype=dtype)
+        return lambda action: np.array(action, dtype)
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return lambda action: np.array(action, dtype)
+    return lambda action: action
+
+
+def _mask_info(masks: Sequence[np.ndarray | None]) -> dict[str, Any]:
+    given = [mask is not None for mask in masks]
+    shown = [mask for mask in masks if mask is not None]
+    if not shown:
+        return {}
+    rows = [np.ones_like(shown[0]) if mask is None else mask for mask in masks]
+    return {"action_mask": np.stack(rows), "_action_mask": np.array(given)}
+
+
+def _final_mask(final_info: Any, row: int) -> np.ndarray | None:
+    """The mask at the last observation, from batched infos or from an array with one info a copy."""
+    if final_info is None:
+        return None
+    if isinstance(final_info, dict):
+        masks, given = final_info.get("action_mask"), final_info.get("_action_mask")
+        return None if masks is None or (given is not None and not given[row]) else masks[row]
+    return (final_info[row] or {}).get("action_mask")

@@ -1,0 +1,97 @@
+"""The environments of all members as the loop sees them: one block a member.
+
+Must not know: who acts, what becomes of the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from agilerl_exp.envs.adapter import MemberEnvs, Step
+from agilerl_exp.envs.observations import Tree, take_rows
+from agilerl_exp.errors import ConfigError
+
+Seen = tuple[Tree, np.ndarray | None]
+"""What a member acts on next: observations (N, ...) and masks (N, A) or None."""
+
+
+class Blocks:
+    """One vector environment a member: its data do not depend on the other members."""
+
+    def __init__(self, blocks: Sequence[MemberEnvs]) -> None:
+        self.blocks = list(blocks)
+        self.num_envs = self.blocks[0].num_envs
+        self.observation_space = self.blocks[0].observation_space
+        self.action_space = self.blocks[0].action_space
+
+    @property
+    def exact(self) -> bool:
+        """Whether a restored run continues byte for byte."""
+        return all(block.exact for block in self.blocks)
+
+    def reset(self) -> list[Seen]:
+        """Start new episodes everywhere."""
+        return [block.reset() for block in self.blocks]
+
+    def step(self, members: np.ndarray, actions: np.ndarray) -> list[Step]:
+        """Step the blocks of `members` (R,) with actions (R, N, ...)."""
+        return [self.blocks[i].step(actions[k]) for k, i in enumerate(members.tolist())]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running episodes of each member."""
+        return {str(i): block.state_dict() for i, block in enumerate(self.blocks)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> tuple[list[Seen], np.ndarray]:
+        """Continue the saved episodes; returns what to act on and which were cut (P, N)."""
+        restored = [block.load_state_dict(state[str(i)]) for i, block in enumerate(self.blocks)]
+        return [(r.obs, r.mask) for r in restored], np.array([r.cut for r in restored])
+
+    def close(self) -> None:
+        """Close all blocks."""
+        for block in self.blocks:
+            block.close()
+
+
+class Split:
+    """One vector environment of P * N copies, divided in blocks; all copies step whenever one block does.
+
+    Steps of blocks that were not asked for are lost, and their episodes go on with action 0.
+    """
+
+    def __init__(self, whole: MemberEnvs, pop: int) -> None:
+        if whole.num_envs % pop:
+            raise ConfigError(
+                f"env: {whole.num_envs} copies cannot be divided among {pop} members; give a multiple of {pop}"
+            )
+        self._whole = whole
+        self.num_envs = whole.num_envs // pop
+        self.observation_space, self.action_space = whole.observation_space, whole.action_space
+        self._slices = [slice(i * self.num_envs, (i + 1) * self.num_envs) for i in range(pop)]
+
+    def reset(self) -> list[Seen]:
+        """Start new episodes everywhere."""
+        obs, mask = self._whole.reset()
+        return [(take_rows(obs, s), None if mask is None else mask[s]) for s in self._slices]
+
+    def step(self, members: np.ndarray, actions: np.ndarray) -> list[Step]:
+        """Step all copies; returns the blocks of `members` (R,)."""
+        full = np.zeros((len(self._slices), *actions.shape[1:]), actions.dtype)
+        full[members] = actions
+        step = self._whole.step(full.reshape(-1, *actions.shape[2:]))
+        return [Step(*(take_rows(part, self._slices[i]) for part in step)) for i in members.tolist()]
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._whole.close()
+
+
+def blocks_of(env: VectorEnv | Callable[[int], VectorEnv | MemberEnvs], pop: int) -> Blocks | Split:
+    """The blocks of a population from what a library user gives: a callable member -> VectorEnv, or one VectorEnv."""
+    if isinstance(env, VectorEnv):
+        return Split(MemberEnvs(env), pop)
+    made = (env(i) for i in range(pop))
+    return Blocks([m if isinstance(m, MemberEnvs) else MemberEnvs(m, member=i) for i, m in enumerate(made)])

@@ -1,0 +1,108 @@
+"""Batches of observations as trees of arrays, copied out of the environment's memory in the dtypes we store.
+
+A tree is an array, or a dict or tuple of trees. Must not know: vector environments, networks, buffers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from agilerl_exp.errors import SpaceError
+
+Tree = Any
+"""`np.ndarray | dict[str, Tree] | tuple[Tree, ...]`."""
+
+
+def stored_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype a leaf is handed on with: floats float32, bool and bytes uint8, other integers int64."""
+    if dtype.kind == "f":
+        return np.dtype(np.float32)
+    return np.dtype(np.uint8 if dtype in (np.bool_, np.uint8) else np.int64)
+
+
+def reader(space: spaces.Space) -> Callable[[Any], Tree]:
+    """A function that copies one batch of observations of `space` into fresh C-ordered arrays.
+
+    Raises:
+        SpaceError: the space holds something that is not an array of fixed shape.
+    """
+    if isinstance(space, spaces.Dict):
+        fields = {key: reader(part) for key, part in space.spaces.items()}
+        return lambda batch: {key: read(batch[key]) for key, read in fields.items()}
+    if isinstance(space, spaces.Tuple):
+        parts = [reader(part) for part in space.spaces]
+        return lambda batch: tuple(read(item) for read, item in zip(parts, batch, strict=True))
+    if isinstance(space, spaces.MultiBinary):
+        return lambda batch: np.array(batch, dtype=np.uint8, order="C")
+    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete):
+        dtype = stored_dtype(np.dtype(space.dtype))
+        return lambda batch: np.array(batch, dtype=dtype, order="C")
+    raise SpaceError(
+        f"observation space {type(space).__name__} has no fixed shape; use Box, Discrete, MultiDiscrete, "
+        "MultiBinary, Dict or Tuple, or convert it with env.wrappers=[your.module.Wrapper]"
+    )
+
+
+def finite(tree: Tree) -> bool:
+    """Whether no float of the tree is NaN or infinite."""
+    if isinstance(tree, np.ndarray):
+        # the squared norm is the quickest test that NaN and Inf cannot pass; it overflows above 1e19
+        return tree.dtype.kind != "f" or math.isfinite(np.vdot(tree, tree)) or bool(np.isfinite(tree).all())
+    leaves = tree.values() if isinstance(tree, dict) else tree
+    return all(finite(leaf) for leaf in leaves)
+
+
+def first_bad_row(tree: Tree, num_rows: int) -> int | None:
+    """The first row with a value that is not finite, or None."""
+    return next((row for row in range(num_rows) if not finite(take_row(tree, row))), None)
+
+
+def take_row(tree: Tree, row: int) -> Tree:
+    """Row `row` of each leaf; an object array of whole observations gives that observation."""
+    if isinstance(tree, dict):
+        return {key: take_row(leaf, row) for key, leaf in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(take_row(leaf, row) for leaf in tree)
+    value = tree[row]
+    return value if isinstance(value, dict | tuple) else np.asarray(value)
+
+
+def put_row(tree: Tree, row: int, value: Tree) -> None:
+    """Write one observation into row `row` of the batch."""
+    if isinstance(tree, dict):
+        for key, leaf in tree.items():
+            put_row(leaf, row, value[key])
+    elif isinstance(tree, tuple):
+        for leaf, part in zip(tree, value, strict=True):
+            put_row(leaf, row, part)
+    else:
+        tree[row] = value
+
+
+def copy(tree: Tree) -> Tree:
+    """A deep copy."""
+    if isinstance(tree, dict):
+        return {key: copy(leaf) for key, leaf in tree.items()}
+    return tuple(copy(leaf) for leaf in tree) if isinstance(tree, tuple) else tree.copy()
+
+
+def stack(trees: Sequence[Tree]) -> Tree:
+    """Trees of equal structure with leaves (N, ...) as one tree with leaves (P, N, ...)."""
+    first = trees[0]
+    if isinstance(first, dict):
+        return {key: stack([tree[key] for tree in trees]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(stack(parts) for parts in zip(*trees, strict=True))
+    return np.stack(trees)
+
+
+def take_rows(tree: Tree, rows: slice) -> Tree:
+    """A slice of rows of each leaf; None stays None."""
+    if isinstance(tree, dict):
+        return {key: take_rows(leaf, rows) for key, leaf in tree.items()}
+    return tuple(take_rows(leaf, rows) for leaf in tree) if isinstance(tree, tuple) else tree if tree is None else tree[rows]

@@ -1,0 +1,147 @@
+"""The worker processes of an asynchronous vector environment: how they start, fail and end.
+
+Must not know: spaces, observations, how an environment is built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing import util
+from multiprocessing.process import BaseProcess
+
+import gymnasium as gym
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+
+from agilerl_exp.errors import EnvError
+
+_PR_SET_PDEATHSIG = 1
+_GRACE_S = 5.0
+_IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+
+
+class Workers(AsyncVectorEnv):
+    """gymnasium's AsyncVectorEnv in SAME_STEP mode; failures name their cause and leave no process behind.
+
+    The processes are forked where the system can, so that a class from a file needs no import path.
+    """
+
+    def __init__(self, env_fns: Sequence[Callable[[], gym.Env]]) -> None:
+        """Start one worker a function; nothing stays behind when one of them fails."""
+        fork = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+        try:
+            super().__init__(env_fns, copy=False, context=fork, autoreset_mode=AutoresetMode.SAME_STEP)
+        except BaseException:
+            kill(getattr(self, "processes", []))
+            raise
+        # multiprocessing joins its daemons at exit, and ours ignore its SIGTERM: end them before that
+        util.Finalize(self, kill, args=(self.processes,), exitpriority=10)
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Let the workers close their environments for `timeout` seconds (5), then kill the others."""
+        for pipe in self.parent_pipes:
+            with contextlib.suppress(OSError, ValueError):
+                pipe.send(("close", None))
+        deadline = time.monotonic() + (0.0 if terminate else _GRACE_S if timeout is None else timeout)
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        kill(self.processes)
+        for pipe in self.parent_pipes:
+            pipe.close()
+        self.error_queue.close()
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        """Raise the first error of a worker with its own words.
+
+        Replaces gymnasium's method, which formats the traceback with `%` and fails on one that holds a `%`.
+        """
+        if all(successes):
+            return
+        try:
+            index, kind, value, trace = self.error_queue.get(timeout=_GRACE_S)
+        except queue.Empty:
+            index = list(successes).index(False)
+            raise EnvError(f"env {index}: its worker failed and could not say why") from None
+        if issubclass(kind, EnvError):
+            raise EnvError(str(value))
+        raise EnvError(f"env {index}: {kind.__name__}: {value}\n{trace}")
+
+
+def settle(parent: int, tied: bool) -> None:
+    """Called first in a worker: end with the parent, and leave signals to it.
+
+    A signal to the process group, or SLURM's to every process of a job, must not end a worker under a parent
+    that saves and works on; workers end by the close command, with the parent, or by SIGKILL.
+
+    Args:
+        parent: process id of the parent.
+        tied: let the kernel kill this process when the thread that forked it ends; without it (that thread
+            may end before its process) the worker still ends when its pipe closes.
+    """
+    for name in _IGNORED:
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if tied and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the call above
+            os._exit(1)
+
+
+def diagnose(env: VectorEnv, error: Exception, member: int) -> EnvError:
+    """What a vector environment raised, as an EnvError with member, copy and cause; ends its workers."""
+    base = env.unwrapped
+    if isinstance(error, EnvError):
+        text = str(error)
+    elif isinstance(base, AsyncVectorEnv) and isinstance(error, EOFError | OSError):
+        text = _obituary(base.processes)
+    else:
+        text = f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error)).rstrip()}"
+    if isinstance(base, AsyncVectorEnv):
+        kill(base.processes)
+        shut_down(env)
+    if text.startswith("member "):
+        return EnvError(text)
+    return EnvError(f"member {member}{', ' if text.startswith('env ') else ': '}{text}")
+
+
+def _obituary(processes: Sequence[BaseProcess]) -> str:
+    deadline = time.monotonic() + _GRACE_S
+    while time.monotonic() < deadline:
+        dead = [
+            (index, process.exitcode)
+            for index, process in enumerate(processes)
+            if process.exitcode is not None
+        ]
+        if dead:
+            return ", ".join(f"env {index}: its worker died with exit code {code}" for index, code in dead)
+        time.sleep(0.01)
+    return "a worker closed its pipe and lives on"
+
+
+def shut_down(env: VectorEnv) -> None:
+    """Close a vector environment, whatever state its workers are in. Safe to call twice."""
+    base = env.unwrapped
+    try:
+        env.close()
+    except Exception:
+        if not isinstance(base, AsyncVectorEnv):
+            raise
+        kill(base.processes)
+        base.closed = True
+
+
+def kill(processes: Sequence[BaseProcess]) -> None:
+    """End processes at once and wait until they are gone."""
+    alive = [process for process in processes if process.is_alive()]
+    for process in alive:
+        process.kill()
+    for process in alive:
+        process.join()

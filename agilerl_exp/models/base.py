@@ -1,0 +1,185 @@
+"""The base of every spec: unknown keys refused, values frozen, aliases, marks for mutable hyperparameters.
+
+Must not know: any concrete spec, and who reads the marks.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Union
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """Mark of a hyperparameter that evolution may mutate and a sweep may search.
+
+    Attributes:
+        low: Lower end of the search range, inside the bounds of the field.
+        high: Upper end of the search range, inside the bounds of the field.
+        scale: The coordinate that moves: `log` ln(x), `log1m` ln(1 - x) (a horizon moves), `linear` x.
+    """
+
+    low: float
+    high: float
+    scale: Literal["log", "log1m", "linear"] = "linear"
+
+
+@dataclass(frozen=True)
+class Static:
+    """Mark of a field that is a shape, not a column of the bank (it may be Tunable as well)."""
+
+
+class SettingsError(ValueError):
+    """Wrong settings; `lines` holds `field=value: what is allowed; the fix`, relative to the spec."""
+
+    def __init__(self, lines: list[str]) -> None:
+        """Keep the lines, so that they can be prefixed with the place of the spec in the tree."""
+        super().__init__(lines)
+        self.lines = lines
+
+    def __str__(self) -> str:
+        """One line a mistake."""
+        return "\n".join(self.lines)
+
+
+def show(value: object) -> str:
+    """Write a value the way a user types it on the command line, cut at 80 characters."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def mistake(field: str, value: object, text: str) -> str:
+    """Write one line about a wrong setting."""
+    return f"{field}={show(value)}: {text}"
+
+
+def lower_first(text: str) -> str:
+    """Return the text with a small first letter, to stand after a colon."""
+    return text[:1].lower() + text[1:]
+
+
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return `; did you mean <prefix>X?` for the nearest known name X, whatever its case, or nothing."""
+    by_lower = {other.lower(): other for other in sorted(known)}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f"; did you mean {prefix}{by_lower[near[0]]}?" if near else ""
+
+
+def refuse(lines: list[str]) -> None:
+    """Raise `SettingsError` when there is at least one line."""
+    if lines:
+        raise SettingsError(lines)
+
+
+class Spec(BaseModel):
+    """Base of all specs. A misspelt key is refused: a typo must never train."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
+    )
+
+    aliases: ClassVar[dict[str, str]] = {}
+    """Other input names of fields (a dot leads into a nested spec); they are never dumped."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_aliases(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not cls.aliases.keys() & data.keys():
+            return data
+        data = dict(data)
+        conflicts: list[str] = []
+        for alias in cls.aliases.keys() & data.keys():
+            value = data.pop(alias)
+            if value is not None:
+                conflicts += _assign(data, alias, cls.aliases[alias], value)
+        refuse(conflicts)
+        return data
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # Python counts True as 1: `gamma=true` would train with gamma 1.
+        if isinstance(value, bool) and info.field_name is not None:
+            kinds = _members(cls.model_fields[info.field_name].annotation)
+            if kinds & {int, float} and bool not in kinds:
+                raise ValueError("input should be a number, not true or false")
+        return value
+
+
+def _assign(data: dict[str, Any], alias: str, target: str, value: object) -> list[str]:
+    head, _, leaf = target.partition(".")
+    if not leaf:
+        present, other = head in data, data.get(head)
+        data.setdefault(head, value)
+    else:
+        group = data.get(head, {})
+        group = group.model_dump(exclude_unset=True) if isinstance(group, Spec) else group
+        if not isinstance(group, dict):
+            return []  # the nested spec itself refuses it
+        present, other = leaf in group, group.get(leaf)
+        data[head] = {leaf: value, **group}
+    if present and other != value:
+        return [mistake(alias, value, f"{target}={show(other)} is given too and means the same; keep one")]
+    return []
+
+
+def _members(annotation: Any) -> set[Any]:
+    if typing.get_origin(annotation) in (Union, types.UnionType):
+        return set().union(*(_members(part) for part in typing.get_args(annotation)))
+    return {annotation}
+
+
+def branches(spec_cls: type[Spec], prefix: str = "") -> Iterator[tuple[str, type[Spec]]]:
+    """Walk over a spec class and those nested in it, each after its dotted place (`training.`)."""
+    yield prefix, spec_cls
+    for name, field in spec_cls.model_fields.items():
+        for part in _parts(field.annotation):
+            if isinstance(part, type) and issubclass(part, Spec):
+                yield from branches(part, f"{prefix}{name}.")
+
+
+def _parts(annotation: Any) -> set[Any]:
+    inner = typing.get_args(annotation)
+    if not inner or typing.get_origin(annotation) is Literal:
+        return {annotation}
+    return set().union(*(_parts(part) for part in inner))
+
+
+def tunables(spec_cls: type[Spec]) -> dict[str, Tunable]:
+    """Return the tunable fields of a spec class with their search ranges, in the order of the fields."""
+    return {
+        name: mark
+        for name, field in spec_cls.model_fields.items()
+        for mark in field.metadata
+        if isinstance(mark, Tunable)
+    }
+
+
+class RLHyperparameter(Spec):
+    """The range in which evolution may move one hyperparameter, and optionally by which factors."""
+
+    min: float
+    """Smallest value it may take."""
+    max: float
+    """Largest value it may take."""
+    grow_factor: Annotated[float, Field(gt=1)] | None = None
+    """When given: a growing mutation multiplies by it (cut at max) in place of the general move."""
+    shrink_factor: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """When given: a shrinking mutation multiplies by it (cut at min) in place of the general move."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RLHyperparameter:
+        if self.min > self.max:
+            raise SettingsError([mistake("min", self.min, f"must be <= max={show(self.max)}")])
+        return self

@@ -1,0 +1,70 @@
+"""Turns a pydantic error into one line a mistake: what was set where, what is allowed, what was meant.
+
+Must not know: any concrete spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from pydantic import ValidationError
+
+from agilerl_exp.models.base import SettingsError, did_you_mean, lower_first, mistake
+
+_GROUPS = {  # where a config group lands in the tree
+    "algo": "algo",
+    "algo.net_config": "network",
+    "env": "env",
+    "tracker": "tracker",
+    "training": "training",
+    "training.replay_buffer": "buffer",
+}
+
+
+def explain(error: ValidationError, known: Collection[str], prefix: str = "") -> list[str]:
+    """Return the lines of a validation error.
+
+    Args:
+        error: What pydantic raised.
+        known: Dotted paths of all settings, for the hint at what was meant.
+        prefix: Where the validated spec stands in the tree, with a dot at the end, or nothing.
+    """
+    lines: list[str] = []
+    for entry in error.errors(include_url=False):
+        path = prefix + ".".join(str(part) for part in entry["loc"])
+        cause = entry.get("ctx", {}).get("error")
+        inside = f"{path}." if entry["loc"] else prefix
+        if isinstance(cause, ValidationError):
+            lines += explain(cause, known, inside)
+        elif isinstance(cause, SettingsError):
+            lines += [inside + line for line in cause.lines]
+        elif entry["type"] == "extra_forbidden":
+            lines.append(f"{path}: no such setting{nearest(path, known)}")
+        elif entry["type"] == "missing":
+            lines.append(f"{path}: must be given")
+        else:
+            lines.append(mistake(path, entry["input"], _text(path, entry, cause)))
+    return lines
+
+
+def _text(path: str, entry: Any, cause: object) -> str:
+    if entry["type"].startswith("model_"):
+        option = isinstance(entry["input"], str) and path in _GROUPS
+        use = f"; use {_GROUPS[path]}={entry['input']}" if option else ""
+        return f"this is a group of settings, not a value{use}"
+    return lower_first(str(cause) if isinstance(cause, ValueError) else entry["msg"])
+
+
+def nearest(path: str, known: Collection[str]) -> str:
+    """Look beside the misspelt key first, then for the same name elsewhere in the tree, then everywhere."""
+    folder, _, leaf = path.rpartition(".")
+    # The entries of a list share one spec: their numbers are no part of a known path.
+    group = ".".join(part for part in folder.split(".") if not part.isdigit())
+    beside = {other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == group}
+    elsewhere = {other for other in known if other.rpartition(".")[2] == leaf}
+    return (
+        did_you_mean(leaf, beside, f"{folder}." if folder else "")
+        or (f"; did you mean {min(elsewhere)}?" if elsewhere else "")
+        or did_you_mean(path, known)
+    )

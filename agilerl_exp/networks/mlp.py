@@ -1,0 +1,193 @@
+"""A stacked multi-layer perceptron: P members of one architecture, weights as `[P, ...]` views of a bank.
+
+Must not know: what the outputs mean, who minimises them, how many members share a bank.
+
+Shapes: x `(P, B, in)`, parameters `(P, out, in)` and `(P, out)` (the layout of `torch.nn.Linear`), output `(P, B, out)`.
+Three writings of the same function: `apply` (autograd), `forward`/`backward` (by hand, no graph) and
+`act` (numpy, for acting). Tests hold them equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agilerl_exp.models.network import MlpSpec
+
+LAYER_NORM_EPS = 1e-5
+# Only activations whose derivative is a function of their output can be differentiated without their input.
+_BY_OUTPUT = {
+    "ReLU": lambda grad, out: grad.mul_(out > 0),
+    "Tanh": lambda grad, out: grad.mul_(1 - out * out),
+    "Sigmoid": lambda grad, out: grad.mul_(out * (1 - out)),
+    "Identity": lambda grad, out: grad,
+}
+_IN_PLACE = {"ReLU": torch.relu_, "Tanh": torch.tanh_, "Sigmoid": torch.sigmoid_, "Identity": lambda x: x}
+_NUMPY = {
+    "ReLU": lambda x: np.maximum(x, 0, out=x),
+    "Tanh": lambda x: np.tanh(x, out=x),
+    "Identity": lambda x: x,
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """The architecture of one member; equal architectures may share a cohort.
+
+    Attributes:
+        in_width: width of the encoded observation.
+        out_width: number of outputs.
+        hidden_size: units of each hidden layer.
+        activation: name of a class of `torch.nn`.
+        layer_norm: normalise each hidden layer before its activation.
+        init: `orthogonal`, `torch` (the default of `torch.nn.Linear`) or `he`.
+    """
+
+    in_width: int
+    out_width: int
+    hidden_size: tuple[int, ...]
+    activation: str = "ReLU"
+    layer_norm: bool = False
+    init: str = "orthogonal"
+
+    @classmethod
+    def from_spec(cls, spec: MlpSpec, in_width: int, out_width: int) -> Mlp:
+        """The architecture that `spec` asks for between the two widths."""
+        hidden = tuple(spec.hidden_size)
+        return cls(in_width, out_width, hidden, spec.activation, spec.layer_norm, spec.init)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of all layers, input and output included."""
+        return (self.in_width, *self.hidden_size, self.out_width)
+
+    @property
+    def has_manual_backward(self) -> bool:
+        """Whether `forward` and `backward` cover this architecture."""
+        return not self.layer_norm and self.activation in _BY_OUTPUT
+
+    def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Name and shape of each tensor of one member, in the order of the bank."""
+        out: list[tuple[str, tuple[int, ...]]] = []
+        last = len(self.widths) - 2
+        for i, (a, b) in enumerate(zip(self.widths[:-1], self.widths[1:], strict=True)):
+            out += [(f"{i}.weight", (b, a)), (f"{i}.bias", (b,))]
+            if self.layer_norm and i < last:
+                out += [(f"{i}.norm.weight", (b,)), (f"{i}.norm.bias", (b,))]
+        return out
+
+    def init_member(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """Initial tensors of one member, float32, in the order of `shapes`."""
+        out, last = [], len(self.widths) - 2
+        for name, shape in self.shapes():
+            layer, kind = int(name.split(".")[0]), name.partition(".")[2]
+            if kind == "weight":
+                out.append(_init_weight(self.init, shape, layer == last, rng))
+            elif kind == "norm.weight":
+                out.append(np.ones(shape, np.float32))
+            elif kind == "bias" and self.init == "torch":
+                bound = 1 / sqrt(self.widths[layer])
+                out.append(rng.uniform(-bound, bound, shape).astype(np.float32))
+            else:
+                out.append(np.zeros(shape, np.float32))
+        return out
+
+    def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Outputs `(P, B, out)` through autograd."""
+        activation = getattr(nn, self.activation)()
+        for weight, bias, *norm in self._layers(params):
+            x = torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+            if norm:
+                x = torch.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPS)
+                x = x * norm[0].unsqueeze(1) + norm[1].unsqueeze(1)
+            if weight is not params[-2]:
+                x = activation(x)
+        return x
+
+    def forward(self, params: Sequence[Tensor], x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Outputs `(P, B, out)` and the inputs of each layer, which `backward` needs; builds no graph."""
+        activate = _IN_PLACE[self.activation]
+        cache = []
+        for i in range(0, len(params), 2):
+            cache.append(x)
+            x = torch.bmm(x, params[i].transpose(1, 2)).add_(params[i + 1].unsqueeze(1))
+            if i < len(params) - 2:
+                x = activate(x)
+        return x, cache
+
+    def backward(
+        self, params: Sequence[Tensor], cache: list[Tensor], grad: Tensor, out: Sequence[Tensor]
+    ) -> None:
+        """Write the gradient of every tensor into `out`, given `grad` = d(sum of losses)/d(output)."""
+        chain = _BY_OUTPUT[self.activation]
+        for i in range(len(params) - 2, -1, -2):
+            x = cache[i // 2]
+            torch.bmm(grad.transpose(1, 2), x, out=out[i])
+            torch.sum(grad, 1, out=out[i + 1])
+            if i:
+                grad = chain(torch.bmm(grad, params[i]), x)
+
+    def act(self, params: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
+        """Outputs `(P, B, out)` in numpy, equal to `apply` within 1e-6; `x` is float32 and not changed."""
+        for weight, bias, *norm in self._layers(params):
+            x = np.matmul(x, weight.swapaxes(1, 2))
+            x += bias[:, None]
+            if norm:
+                x -= x.mean(-1, keepdims=True)
+                x /= np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(LAYER_NORM_EPS))
+                x *= norm[0][:, None]
+                x += norm[1][:, None]
+            if weight is not params[-2]:
+                x = self._activate_numpy(x)
+        return x
+
+    def module(self, params: Sequence[Tensor]) -> nn.Sequential:
+        """An ordinary `nn.Sequential` whose parameters VIEW the tensors `(out, in)`, `(out,)` of one member."""
+        layers: list[nn.Module] = []
+        for weight, bias, *norm in self._layers(params):
+            linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+            linear.weight, linear.bias = nn.Parameter(weight), nn.Parameter(bias)
+            layers.append(linear)
+            if norm:
+                layer_norm = nn.LayerNorm(weight.shape[0], eps=LAYER_NORM_EPS, device="meta")
+                layer_norm.weight, layer_norm.bias = nn.Parameter(norm[0]), nn.Parameter(norm[1])
+                layers.append(layer_norm)
+            if weight is not params[-2]:
+                layers.append(getattr(nn, self.activation)())
+        return nn.Sequential(*layers)
+
+    def _layers(self, params: Sequence[Any]) -> list[Sequence[Any]]:
+        step = 4 if self.layer_norm else 2
+        return [params[i : i + step] for i in range(0, len(params) - 2, step)] + [params[-2:]]
+
+    def _activate_numpy(self, x: np.ndarray) -> np.ndarray:
+        if self.activation in _NUMPY:
+            return _NUMPY[self.activation](x)
+        return getattr(nn, self.activation)()(torch.from_numpy(x)).numpy()
+
+    def size(self) -> int:
+        """Number of parameters of one member."""
+        return sum(prod(shape) for _, shape in self.shapes())
+
+
+def _init_weight(init: str, shape: tuple[int, ...], last: bool, rng: np.random.Generator) -> np.ndarray:
+    """One weight matrix `(out, in)`. The last layer starts small, so that first values are near zero."""
+    fan_out, fan_in = shape
+    if init == "torch":
+        bound = 1 / sqrt(fan_in)
+        return rng.uniform(-bound, bound, shape).astype(np.float32)
+    if init == "he":
+        bound = sqrt(3 / fan_in) if last else sqrt(6 / fan_in)
+        return rng.uniform(-bound, bound, shape).astype(np.float32)
+    gauss = rng.standard_normal((max(shape), min(shape)))
+    q, r = np.linalg.qr(gauss)
+    q *= np.sign(np.diag(r))  # makes the distribution uniform over orthogonal matrices (Mezzadri 2007)
+    q = q if fan_out >= fan_in else q.T
+    return (q * (0.1 if last else sqrt(2))).astype(np.float32)

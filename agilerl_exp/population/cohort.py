@@ -1,0 +1,251 @@
+"""A cohort: members of equal architecture that act and learn by one stacked call each.
+
+Must not know: which algorithm runs (it is handed in), environments, buffers, schedules of exploration.
+
+Hyperparameters that may differ between members are columns `hyper[name]`, `(P,)` float64, beside the bank; the
+learning rate, the mixing rate and the batch size are read from there at each update, so that a mutation is one
+assignment and Adam's moments live on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl_exp.functional.running_stats import RunningStats
+from agilerl_exp.functional.schedules import linear_to
+from agilerl_exp.networks.mlp import Mlp
+from agilerl_exp.networks.observation import ObservationCodec
+from agilerl_exp.population.bank import Bank
+
+COUNTERS = ("env_step", "update_step", "target_mark")
+
+Params = Mapping[str, Sequence[Tensor]]
+"""The tensors of each network by its name, `(R, *shape)` each."""
+
+
+@dataclass
+class Minibatch:
+    """What a loss may see of the experience, leading axes (R, B), encoded and normalised.
+
+    Attributes:
+        both: `(R, 2B, D)`, observations then next observations, for networks that need the two.
+        scale: sample weight divided by the member's own batch size: `(scale * loss).sum(-1)` is its mean.
+    """
+
+    both: Tensor
+    action: Tensor
+    reward: Tensor
+    discount: Tensor
+    terminated: Tensor
+    scale: Tensor
+    next_mask: Tensor | None
+
+    @property
+    def obs(self) -> Tensor:
+        """`(R, B, D)` observations."""
+        return self.both[:, : self.action.shape[1]]
+
+    @property
+    def next_obs(self) -> Tensor:
+        """`(R, B, D)` observations that the actions led to."""
+        return self.both[:, self.action.shape[1] :]
+
+
+@dataclass
+class Loss:
+    """Result of a loss, the member axis first: value `(R,)`, td_error `(R, B)`, metrics `(R,)` each."""
+
+    value: Tensor
+    td_error: Tensor
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Maths(Protocol):
+    """What a cohort needs of an algorithm."""
+
+    def loss(
+        self, nets: Mapping[str, Mlp], params: Params, target: Params, batch: Minibatch, spec: Any
+    ) -> Loss:
+        """The loss, differentiable by autograd."""
+
+    def gradient(
+        self, nets: Mapping[str, Mlp], params: Params, target: Params, batch: Minibatch, spec: Any, out: Params
+    ) -> Loss:
+        """The same loss, its gradient written into `out` by hand; asked only where every net has a backward."""
+
+
+class Cohort:
+    """P stacked members.
+
+    Args:
+        nets: architectures by name, equal for all members.
+        codec: turns observations into network inputs.
+        spec: the specification whose Static fields all members share.
+        hyper: columns `(P,)` of the Tunable fields.
+        device: torch device of the bank.
+
+    Attributes:
+        slots: `(P,)` position of each row in the population.
+        env_step: `(P,)` env steps of each member.
+        horizon: env steps over which learning-rate schedules run; None holds the rate.
+        engine: `stacked` uses hand-written backward passes where the networks have them, `autograd` never does.
+    """
+
+    def __init__(
+        self,
+        nets: Mapping[str, Mlp],
+        codec: ObservationCodec,
+        spec: Any,
+        hyper: Mapping[str, np.ndarray],
+        device: str | torch.device = "cpu",
+    ):
+        self.nets, self.codec, self.spec = dict(nets), codec, spec
+        self.hyper = {name: np.array(column, np.float64) for name, column in hyper.items()}
+        pop = len(next(iter(self.hyper.values())))
+        self._names = [(net, len(mlp.shapes())) for net, mlp in self.nets.items()]
+        shapes = [(f"{net}.{key}", shape) for net, mlp in self.nets.items() for key, shape in mlp.shapes()]
+        self.bank = Bank(pop, shapes, device)
+        self.stats = RunningStats(pop, codec.width) if spec.normalize_obs else None
+        self.slots = np.arange(pop)
+        self.env_step = np.zeros(pop, np.int64)
+        self.update_step = np.zeros(pop, np.int64)
+        self.target_mark = np.zeros(pop, np.int64)  # whole target intervals behind each member
+        self.horizon: int | None = None
+        self.engine = "stacked"
+
+    @property
+    def pop(self) -> int:
+        """Number of members P."""
+        return self.bank.pop
+
+    def encode(self, obs: Any, rows: np.ndarray | None) -> np.ndarray:
+        """Network inputs `(R, N, D)` float32 of an observation tree `(R, N, ...)`; rows None = all members."""
+        x = self.codec.encode(obs)
+        if self.stats is None:
+            return x
+        return self.stats.normalize(slice(None) if rows is None else rows, x)
+
+    def observe(self, obs: Any, rows: np.ndarray | None, valid: np.ndarray) -> None:
+        """Let the observation statistics take in what the members saw; valid `(R, N)`."""
+        if self.stats is not None:
+            self.stats.update(np.arange(self.pop) if rows is None else rows, self.codec.encode(obs), valid)
+
+    def outputs(self, net: str, obs: Any, rows: np.ndarray | None = None) -> np.ndarray:
+        """Outputs `(R, N, out)` of a network for acting."""
+        weights = self._by_net(self.bank.numpy_weights(rows))
+        return self.nets[net].act(weights[net], self.encode(obs, rows))
+
+    def minibatch(self, batch: Any, rows: np.ndarray | None) -> Minibatch:
+        """Encode, normalise and move a sampled batch (see `buffers.Batch`) to the bank's device."""
+        b = batch.reward.shape[1]
+        x = np.concatenate([self.codec.encode(batch.obs), self.codec.encode(batch.next_obs)], axis=1)
+        if self.stats is not None:
+            x = self.stats.normalize(slice(None) if rows is None else rows, x)
+        own = self.hyper["batch_size"] if rows is None else self.hyper["batch_size"][rows]
+        scale = batch.weight / np.minimum(own, b)[:, None].astype(np.float32)
+        device = self.bank.device
+        mask = None if batch.next_mask is None else torch.from_numpy(batch.next_mask).to(device)
+        return Minibatch(
+            torch.from_numpy(x).to(device),
+            torch.from_numpy(batch.action).to(device).long(),
+            torch.from_numpy(batch.reward).to(device),
+            torch.from_numpy(batch.discount).to(device),
+            torch.from_numpy(batch.terminated).to(device),
+            torch.from_numpy(scale).to(device),
+            mask,
+        )
+
+    def update(self, maths: Maths, batch: Any, rows: np.ndarray | None = None) -> Loss:
+        """One gradient step of the members `rows` (None = all), each on its own rows of the batch."""
+        bank, minibatch = self.bank, self.minibatch(batch, rows)
+        chosen = np.arange(self.pop) if rows is None else rows
+        if rows is None:
+            params, target, grad = bank.views("weights"), bank.views("target"), bank.grad
+        else:
+            index = torch.from_numpy(rows).to(bank.device)
+            params, target = bank.split(bank.weights[index]), bank.split(bank.target[index])
+            grad = torch.zeros_like(bank.grad[: len(rows)])
+        loss = self._differentiate(maths, params, target, minibatch, grad)
+        if self.spec.max_grad_norm is not None:
+            bank.clip_grad(grad, np.full(len(chosen), self.spec.max_grad_norm))
+        bank.adam(chosen.tolist(), grad, self.learning_rate(chosen))
+        self._move_target(rows, chosen)
+        self.update_step[chosen] += 1
+        return loss
+
+    def learning_rate(self, rows: np.ndarray) -> np.ndarray:
+        """`(R,)` learning rates at the members' present env steps."""
+        lr = self.hyper["lr"][rows]
+        if self.horizon is None or self.spec.lr_schedule == "constant":
+            return lr
+        return linear_to(self.env_step[rows], self.horizon, lr, lr * self.spec.lr_final_fraction)
+
+    def _differentiate(
+        self, maths: Maths, params: list[Tensor], target: list[Tensor], batch: Minibatch, grad: Tensor
+    ) -> Loss:
+        out = self.bank.split(grad)
+        fixed = self._by_net(target)
+        if self.engine == "stacked" and all(net.has_manual_backward for net in self.nets.values()):
+            with torch.no_grad():
+                return maths.gradient(
+                    self.nets, self._by_net(params), fixed, batch, self.spec, self._by_net(out)
+                )
+        leaves = [p.detach().requires_grad_() for p in params]
+        loss = maths.loss(self.nets, self._by_net(leaves), fixed, batch, self.spec)
+        # Summed over members: each loss depends on its own row only, so gradients cannot couple.
+        for view, value in zip(out, torch.autograd.grad(loss.value.sum(0), leaves), strict=True):
+            view.copy_(value)
+        return Loss(
+            loss.value.detach(), loss.td_error.detach(), {k: v.detach() for k, v in loss.metrics.items()}
+        )
+
+    def _move_target(self, rows: np.ndarray | None, chosen: np.ndarray) -> None:
+        interval = self.spec.target_update_interval
+        if interval is None:
+            self.bank.polyak(rows, self.hyper["tau"][chosen])
+            return
+        passed = self.env_step[chosen] // interval
+        late = chosen[passed > self.target_mark[chosen]]
+        self.bank.sync_target(late.tolist())
+        self.target_mark[chosen] = passed
+
+    def _by_net(self, tensors: Sequence[Any]) -> dict[str, Sequence[Any]]:
+        if len(self._names) == 1:
+            return {self._names[0][0]: tensors}
+        out, start = {}, 0
+        for name, count in self._names:
+            out[name] = tensors[start : start + count]
+            start += count
+        return out
+
+    def copy_row(self, row: int, source: Cohort, source_row: int) -> None:
+        """Make member `row` a copy of a member of a cohort of the same architecture: weights, moments,
+        hyperparameters, statistics and counters."""
+        self.load_state_dict(row, source.state_dict(source_row))
+        self.horizon = source.horizon
+
+    def state_dict(self, row: int) -> dict[str, Any]:
+        """All state of one member: bank row, hyperparameters, statistics and counters; arrays are views."""
+        return {
+            "bank": {name: value[row].cpu().numpy() for name, value in self.bank.state_dict().items()},
+            "stats": {name: x[row] for name, x in self.stats.state_dict().items()} if self.stats else {},
+            "hyper": {name: float(column[row]) for name, column in self.hyper.items()},
+            "counters": {name: int(getattr(self, name)[row]) for name in COUNTERS},
+        }
+
+    def load_state_dict(self, row: int, state: Mapping[str, Any]) -> None:
+        """Write into one row what `state_dict` gave."""
+        for name, matrix in self.bank.state_dict().items():
+            matrix[row] = torch.as_tensor(state["bank"][name])
+        for name, column in (self.stats.state_dict() if self.stats else {}).items():
+            column[row] = state["stats"][name]
+        for name, value in state["hyper"].items():
+            self.hyper.setdefault(name, np.zeros(self.pop))[row] = value
+        for name, value in state["counters"].items():
+            getattr(self, name)[row] = value

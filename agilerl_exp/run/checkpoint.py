@@ -1,0 +1,335 @@
+"""Checkpoints: one directory each, complete or absent, every byte verified, nothing unpickled.
+
+Must not know: what the state holds (nested dicts of arrays and JSON values), when to save, where jobs live.
+
+A state's top-level key K becomes ``K.json`` and, when it holds arrays, ``K.safetensors``. ``manifest.json``
+is written last and carries the size and sha256 of every file, and its own. A directory is written as
+``step-N.tmp-PID`` and renamed; older ones are pruned only after that is on the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from agilerl_exp.errors import CheckpointError
+from agilerl_exp.run import durable, state
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+_STEP = re.compile(r"step-(\d+)")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\.(json|safetensors)")
+_READ_SIZE = 8 << 20
+_KEPT = 2  # newest directories that hold everything
+
+State = Mapping[str, Any]
+
+
+def write_checkpoint(root: Path, step: int, policy: State, resume: State, meta: Mapping[str, Any]) -> Path:
+    """Write ``root/step-N`` in one step and remove directories of later steps (an abandoned future).
+
+    Args:
+        root: the checkpoint directory, held by this process.
+        step: env steps of a member.
+        policy: what playing needs (weights, hyperparameters, statistics); kept longest.
+        resume: what going on needs besides (optimizers, rings, streams, env state).
+        meta: JSON values for the manifest.
+
+    Raises:
+        DiskError: something could not be written; older checkpoints are intact, nothing half-written remains.
+        TypeError: a leaf that cannot be saved.
+    """
+    if shared := set(policy) & set(resume):
+        raise ValueError(f"in both parts of the checkpoint: {sorted(shared)}")
+    path = root / f"step-{step}"
+    _write(path, {"policy": policy, "resume": resume}, meta, step)
+    with durable.disk_errors(root, 0):
+        for later, other in steps(root):
+            if later > step:
+                durable.remove(other)
+    return path
+
+
+def write_directory(path: Path, content: State, meta: Mapping[str, Any]) -> Path:
+    """Write a directory that holds a policy alone (an agent), in one step, in place of an older one.
+
+    Raises:
+        DiskError: as `write_checkpoint`.
+    """
+    return _write(path, {"policy": content}, meta, None)
+
+
+def write_best(
+    root: Path, step: int, member: int, fitness: float, content: State, meta: Mapping[str, Any]
+) -> Path:
+    """Write the best agent so far as ``root/best`` and the pointer ``root/best.json``."""
+    pointer = {"step": step, "member": member, "fitness": fitness}
+    path = write_directory(root / "best", content, {**meta, **pointer})
+    durable.replace_file(root / "best.json", state.dump(state.plain(pointer)))
+    return path
+
+
+def _write(path: Path, parts: Mapping[str, State], meta: Mapping[str, Any], step: int | None) -> Path:
+    encoded = {}
+    for part, content in parts.items():
+        for key, tree in content.items():
+            if not _FILE.fullmatch(f"{key}.json") or f"{key}.json" == MANIFEST:
+                raise ValueError(f"'{key}' cannot be the name of a file")
+            encoded[key] = (part, *state.encode(tree))
+    needed = sum(len(text) + sum(a.nbytes for a in arrays.values()) for _, text, arrays in encoded.values())
+    new = durable.scratch(path)
+    with durable.disk_errors(path, needed):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        durable.sweep(path.parent)
+        try:
+            new.mkdir()
+            files = {}
+            for key, (part, text, arrays) in encoded.items():
+                files[f"{key}.json"] = _entry(part, *durable.write_new(new / f"{key}.json", [text]))
+                if arrays:
+                    chunks = state.safetensors_chunks(arrays)
+                    name = f"{key}.safetensors"
+                    files[name] = _entry(part, *durable.write_new(new / name, chunks))
+            complete = "resume" in parts
+            manifest = {"schema": SCHEMA, "step": step, "complete": complete, "files": files, **environment()}
+            durable.write_new(new / MANIFEST, [_seal({**manifest, "meta": state.plain(meta)})])
+            durable.sync_folder(new)
+            durable.replace_folder(new, path)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+    return path
+
+
+def _entry(part: str, size: int, sha256: str) -> dict[str, Any]:
+    return {"part": part, "size": size, "sha256": sha256}
+
+
+def _seal(manifest: Mapping[str, Any]) -> bytes:
+    """The manifest's bytes, with the sha256 of everything else in it."""
+    body = {key: value for key, value in manifest.items() if key != "sha256"}
+    return state.dump({**body, "sha256": hashlib.sha256(state.dump(body)).hexdigest()})
+
+
+def environment() -> dict[str, Any]:
+    """What byte-exact resume depends on besides the state: versions, threads, CPU type."""
+    torch = sys.modules.get("torch")
+    versions = {"python": platform.python_version()}
+    for package in ("agilerl-exp", "torch", "numpy", "gymnasium", "safetensors"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    threads = {
+        name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    }
+    return {
+        "versions": versions,
+        "threads": {"torch": torch.get_num_threads() if torch is not None else None, **threads},
+        "cpu": _cpu_type(),
+    }
+
+
+def _cpu_type() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def environment_changes(manifest: Mapping[str, Any]) -> list[str]:
+    """One line for each thing that differs from where it was made: resume is then not byte-exact."""
+    now = environment()
+    lines = []
+    for group in ("versions", "threads"):
+        was = manifest[group]
+        names = sorted(set(was) | set(now[group]))
+        lines += [
+            f"{name} {was.get(name)} -> {now[group].get(name)}"
+            for name in names
+            if was.get(name) != now[group].get(name)
+        ]
+    if manifest["cpu"] != now["cpu"]:
+        lines.append(f"cpu '{manifest['cpu']}' -> '{now['cpu']}'")
+    return lines
+
+
+def read_checkpoint(
+    path: Path, parts: Collection[str] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read and verify a checkpoint or agent directory.
+
+    Args:
+        path: the directory.
+        parts: "policy", "resume" or top-level keys of the state; None reads everything.
+
+    Returns:
+        The state (arrays as numpy arrays, dtype and shape as saved) and the manifest.
+
+    Raises:
+        CheckpointError: missing, damaged or newer; one line that names the file.
+    """
+    if not path.exists():
+        with suppress(OSError):
+            durable.recover(path.parent)
+    manifest = read_manifest(path)
+    content: dict[str, Any] = {}
+    for name, entry in manifest["files"].items():
+        key = name.rpartition(".")[0]
+        if name.endswith(".json") and (parts is None or entry["part"] in parts or key in parts):
+            content[key] = _read_tree(path, key, manifest["files"])
+    return content, manifest
+
+
+def _read_tree(path: Path, key: str, files: Mapping[str, Any]) -> Any:
+    name = f"{key}.json"
+    text = _verify(path / name, files[name], keep=True)
+    try:
+        document, arrays = state.parse(text), {}
+        if f"{key}.safetensors" in files:
+            name = f"{key}.safetensors"
+            _verify(path / name, files[name])
+            arrays = state.read_arrays(path / name)
+        return state.decode(document, arrays)
+    except ValueError as error:
+        raise _unreadable(path / name, str(error)) from None
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The verified manifest of a checkpoint directory.
+
+    Raises:
+        CheckpointError: missing, damaged or made by a newer version.
+    """
+    file = path / MANIFEST
+    data = _read(file)
+    try:
+        manifest = state.parse(data)
+        schema = manifest["schema"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise _unreadable(file, f"not a manifest ({error})") from None
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise CheckpointError(
+            f"{file}: made by checkpoint schema {schema}, this version reads up to {SCHEMA}; upgrade"
+        )
+    if schema != SCHEMA or data != _seal(manifest):
+        raise _unreadable(file, "its own sha256 differs")
+    manifest["meta"] = state.decode(manifest["meta"], {})
+    for name in manifest["files"]:
+        if not _FILE.fullmatch(name) or name == MANIFEST:
+            raise _unreadable(file, f"unsafe file name {name!r}")
+    return manifest
+
+
+def _unreadable(file: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"unreadable checkpoint file {file}: {why}")
+
+
+def _open(file: Path) -> int:
+    """A descriptor of a plain file: no link is followed, no pipe or device opened."""
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unreadable(file, error.strerror or str(error)) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _unreadable(file, "not a plain file")
+    return fd
+
+
+def _read(file: Path) -> bytes:
+    with os.fdopen(_open(file), "rb") as stream:
+        return stream.read(state.MAX_JSON_BYTES + 1)
+
+
+def _verify(file: Path, entry: Mapping[str, Any], keep: bool = False) -> bytes:
+    """Check a file's size and sha256 against its manifest entry; returns its bytes when asked to keep."""
+    kept, digest = [], hashlib.sha256()
+    with os.fdopen(_open(file), "rb", buffering=0) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size != entry["size"]:
+            raise _unreadable(file, f"{size} bytes, the manifest says {entry['size']}")
+        if keep and size > state.MAX_JSON_BYTES:
+            raise _unreadable(file, f"{size} bytes of JSON, at most {state.MAX_JSON_BYTES} are read")
+        while chunk := stream.read(_READ_SIZE):
+            digest.update(chunk)
+            if keep:
+                kept.append(chunk)
+    if digest.hexdigest() != entry["sha256"]:
+        raise _unreadable(file, "its sha256 differs from the manifest")
+    return b"".join(kept)
+
+
+def steps(root: Path) -> list[tuple[int, Path]]:
+    """The step directories of a checkpoint directory, by step number."""
+    if not root.is_dir():
+        return []
+    found = (
+        (_STEP.fullmatch(path.name), path)
+        for path in root.iterdir()
+        if path.is_dir() and not path.is_symlink()
+    )
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def newest_valid(root: Path, warn: Callable[[str], None]) -> Path | None:
+    """The newest complete step directory whose every byte is as written; None when there is none.
+
+    Args:
+        root: the checkpoint directory, held by this process.
+        warn: called with one line for each newer directory that had to be passed over.
+
+    Raises:
+        CheckpointError: a checkpoint of a newer version; going back past it would lose work.
+    """
+    with durable.disk_errors(root, 0):
+        durable.recover(root)
+    for _, path in reversed(steps(root)):
+        try:
+            manifest = read_manifest(path)
+            for name, entry in manifest["files"].items():
+                _verify(path / name, entry)
+        except CheckpointError as error:
+            warn(f"{error}; falling back to an older checkpoint")
+            continue
+        if manifest["complete"]:
+            return path
+        warn(f"{path}: holds the policy only; falling back to an older checkpoint")
+    return None
+
+
+def prune(root: Path, keep_policies: bool) -> None:
+    """Keep everything of the newest two steps; of older ones the policy files, or nothing.
+
+    A kill at any moment leaves directories that are whole by their manifest.
+
+    Raises:
+        DiskError: something could not be removed or rewritten.
+    """
+    with durable.disk_errors(root, 0):
+        for _, path in steps(root)[:-_KEPT]:
+            if keep_policies:
+                with suppress(CheckpointError):
+                    _drop_resume(path)
+            else:
+                durable.remove(path)
+
+
+def _drop_resume(path: Path) -> None:
+    manifest = read_manifest(path)
+    if manifest["complete"]:
+        files = {name: entry for name, entry in manifest["files"].items() if entry["part"] == "policy"}
+        manifest = {**manifest, "complete": False, "files": files, "meta": state.plain(manifest["meta"])}
+        durable.replace_file(path / MANIFEST, _seal(manifest))
+    for file in path.iterdir():
+        if file.name != MANIFEST and file.name not in manifest["files"]:
+            file.unlink()

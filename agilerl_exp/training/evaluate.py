@@ -1,0 +1,87 @@
+"""Greedy scores on environments of their own; evaluating never changes training.
+
+Must not know: what the scores decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from agilerl_exp.envs import MemberEnvs, play
+from agilerl_exp.errors import ConfigError
+from agilerl_exp.models.training import TrainingSpec
+from agilerl_exp.population.population import Population
+
+MakeBlock = Callable[[int, int, int], MemberEnvs]
+"""(member, generation, episodes) -> the environments of one evaluation."""
+
+
+class Evaluator:
+    """Plays exactly `episodes` greedy episodes a member.
+
+    Args:
+        make: environments of a member, made anew for each evaluation and closed after it.
+        episodes: a member.
+        max_steps: cap of one episode; None plays until it is done.
+    """
+
+    def __init__(self, make: MakeBlock, episodes: int, max_steps: int | None):
+        self.make, self.episodes, self.max_steps = make, episodes, max_steps
+
+    def __call__(self, population: Population, generation: int) -> tuple[np.ndarray, int]:
+        """Returns of all members `(P, episodes)`, and the env steps played."""
+        members = np.arange(len(population))
+        blocks = [self.make(i, generation, self.episodes) for i in members.tolist()]
+        agent, zeros = population.agents[0], np.zeros(len(population))
+
+        def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+            out = np.zeros((len(population), blocks[0].num_envs), np.int64)
+            for cohort, rows, where in population.parts(members):
+                part = obs if rows is None and len(where) == len(members) else _rows(obs, where)
+                out[where] = agent.act(
+                    cohort, part, None if mask is None else mask[where], zeros[where], None, rows
+                )
+            return out
+
+        try:
+            returns, lengths = play(act, blocks, self.episodes, self.max_steps)
+        finally:
+            for block in blocks:
+                block.close()
+        return returns, int(lengths.sum())
+
+
+def evaluator_of(
+    env: Any, eval_env: Callable[[int], Any] | None, training: TrainingSpec, env_name: str
+) -> Evaluator:
+    """The evaluator of a library user: from `eval_env`, from `env` when it is callable, or from its registered id.
+
+    Raises:
+        ConfigError: `env` is a VectorEnv without a spec, and no `eval_env` is given.
+    """
+    make = eval_env or (None if isinstance(env, VectorEnv) else env)
+    if make is None:
+        if env.spec is None:
+            raise ConfigError(f"{env_name}: evaluation needs environments of its own; give eval_env")
+        make = _same_id(env)
+
+    def block(member: int, generation: int, episodes: int) -> MemberEnvs:
+        made = make(member)
+        return made if isinstance(made, MemberEnvs) else MemberEnvs(made, member=member)
+
+    return Evaluator(block, training.eval_loop, training.eval_steps)
+
+
+def _same_id(env: VectorEnv) -> Callable[[int], VectorEnv]:
+    return lambda _: gym.make_vec(env.spec, num_envs=1, vectorization_mode="sync")
+
+
+def _rows(tree: Any, where: np.ndarray) -> Any:
+    if isinstance(tree, dict):
+        return {key: _rows(leaf, where) for key, leaf in tree.items()}
+    return tuple(_rows(leaf, where) for leaf in tree) if isinstance(tree, tuple) else tree[where]

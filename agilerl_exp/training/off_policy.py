@@ -1,0 +1,306 @@
+"""The off-policy loop: act, step, store, learn; evaluate each generation.
+
+Must not know: which algorithm runs, how rings draw, where state and metrics are written (a `Session` does).
+Every cadence counts env steps of one member, with exact accumulators, whatever the number of env copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from agilerl_exp.buffers import Transition, join
+from agilerl_exp.envs import stack
+from agilerl_exp.envs.blocks import Blocks, Seen, Split, blocks_of
+from agilerl_exp.errors import DivergenceError
+from agilerl_exp.functional.schedules import epsilon, linear_to
+from agilerl_exp.models.training import TrainingSpec
+from agilerl_exp.population.population import Population
+from agilerl_exp.run.random import Streams
+from agilerl_exp.training.evaluate import Evaluator, evaluator_of
+from agilerl_exp.training.meter import Meter
+from agilerl_exp.training.session import Session
+
+EPS_COLUMNS = ("eps_start", "eps_end", "eps_decay")
+
+
+def train_off_policy(
+    env: Any,
+    pop: Sequence[Any],
+    memory: Any,
+    *,
+    n_step_memory: Any = None,
+    training: TrainingSpec | None = None,
+    env_name: str = "env",
+    eval_env: Callable[[int], Any] | None = None,
+    seed: int = 0,
+) -> tuple[list[Any], list[float]]:
+    """Train a population of off-policy agents; usable without a config or a job directory.
+
+    Args:
+        env: a callable member -> VectorEnv, or one VectorEnv whose copies are divided among the members.
+        pop: agents of one algorithm; the same objects are returned.
+        memory: `ReplayBufferSpec.init_buffer(...)`.
+        n_step_memory: its n-step companion, when the memory is prioritized and n-step.
+        training: how long and how often; None takes the defaults.
+        env_name: named in messages.
+        eval_env: callable member -> VectorEnv for evaluation; None: `env(member)` once more when it is callable,
+            otherwise environments of the same registered id.
+        seed: of exploration and sampling.
+
+    Returns:
+        The agents and, of each, the score of its last evaluation; nothing happens to an agent after it.
+
+    Raises:
+        DivergenceError: a loss is not finite.
+        EnvError: an environment failed.
+    """
+    training = training or TrainingSpec(pop_size=len(pop))
+    population = Population(pop)
+    blocks = blocks_of(env, len(pop))
+    evaluator = evaluator_of(env, eval_env, training, env_name)
+    buffer = memory if n_step_memory is None else join(memory, n_step_memory)
+    loop = OffPolicy(population, blocks, buffer, training, Streams(seed, range(len(pop))), evaluator)
+    loop.run()
+    return population.agents, [agent.fitness[-1] for agent in population.agents]
+
+
+class OffPolicy:
+    """State and steps of one off-policy run.
+
+    Args:
+        population: who learns.
+        envs: their environments.
+        buffer: where experience lives.
+        training: cadences, schedules and lengths.
+        streams: all randomness.
+        evaluator: greedy scores on environments of its own.
+        session: reports, checkpoints and signals; None keeps nothing.
+        default_evo_steps: env steps of a generation where `training.evo_steps` is null.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        envs: Blocks | Split,
+        buffer: Any,
+        training: TrainingSpec,
+        streams: Streams,
+        evaluator: Evaluator,
+        session: Session | None = None,
+    ):
+        self.population, self.envs, self.buffer = population, envs, buffer
+        self.training, self.streams, self.evaluator = training, streams, evaluator
+        self.session = session or Session()
+        self.agent = population.agents[0]  # its class holds the maths of all members
+        pop = len(population)
+        self.env_step = np.zeros(pop, np.int64)
+        self.learn_clock = np.zeros(pop, np.int64)  # env steps since the last update that was due
+        self.generation = 0
+        self.evaluation_steps = 0
+        self.generation_steps = training.generation_steps(self.agent.spec.default_evo_steps)
+        self.horizon = training.max_steps
+        self.meter = Meter(pop, envs.num_envs)
+        self.seen: list[Seen] = []
+        self._set_schedules()
+
+    def _set_schedules(self) -> None:
+        for cohort in self.population.cohorts:
+            cohort.horizon = self.horizon
+        for name, value in zip(EPS_COLUMNS, self.training.epsilon, strict=True):
+            self.population.set_column(name, np.full(len(self.population), value))
+
+    # The run.
+
+    def run(self) -> None:
+        """Train until every member has its env steps, or the target score is reached."""
+        if not self.seen:
+            self.seen = self.envs.reset()
+        while not self.finished:
+            while (members := self._training_members()).size:
+                self.tick(members)
+                self.session.at_boundary(self)
+            self.end_generation()
+        self.buffer.flush()
+        self.session.at_end(self)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last evaluation was the last of the run."""
+        return self.generation > 0 and (
+            bool((self.env_step >= self.training.max_steps).all()) and self._generation_is_scored()
+            or self._target_reached()
+        )
+
+    def tick(self, members: np.ndarray) -> None:
+        """One vector step of the members (R,), and the updates that it makes due."""
+        obs, mask = self._stacked(members)
+        noise = self.streams.stream("explore").random((len(members), 2 * self.envs.num_envs), members)
+        actions = self._act(members, obs, mask, self.epsilon(members), noise)
+        steps = self.envs.step(members, actions)
+        valid = np.stack([s.valid for s in steps])
+        reward = np.stack([s.reward for s in steps])
+        terminated = np.stack([s.terminated for s in steps])
+        truncated = np.stack([s.truncated for s in steps])
+        masks = [s.next_mask for s in steps if s.next_mask is not None]
+        transition = Transition(
+            obs,
+            actions,
+            reward,
+            terminated,
+            truncated,
+            stack([s.next_obs for s in steps]),
+            np.stack(masks) if masks else None,
+            valid,
+        )
+        everyone = len(members) == len(self.population)
+        self.buffer.add(transition, None if everyone else members)
+        for cohort, rows, where in self.population.parts(members):
+            cohort.observe(_pick(obs, where, rows), rows, valid[where])
+        for i, s in zip(members.tolist(), steps, strict=True):
+            self.seen[i] = s.obs, s.mask
+        count = valid.sum(1)
+        self.env_step[members] += count
+        self.population.set_env_step(self.env_step)
+        self.meter.step(members, reward, valid, terminated | truncated)
+        self._learn(members, count)
+
+    def end_generation(self) -> None:
+        """Evaluate every member, report, and let the session save."""
+        returns, steps = self.evaluator(self.population, self.generation)
+        self.evaluation_steps += steps
+        for agent, score in zip(self.population.agents, returns.mean(1).tolist(), strict=True):
+            agent.fitness.append(score)
+        self.generation += 1
+        self.session.at_generation(self, returns)
+
+    # What a step is made of.
+
+    def epsilon(self, members: np.ndarray) -> np.ndarray:
+        """Exploration probability of the members (R,) at their present env steps."""
+        start, end, decay = (self.population.column(name)[members] for name in EPS_COLUMNS)
+        return epsilon(self.training.eps_schedule, self.env_step[members], start, end, decay)
+
+    def _act(
+        self, members: np.ndarray, obs: Any, mask: np.ndarray | None, eps: np.ndarray, noise: np.ndarray
+    ) -> np.ndarray:
+        parts = [
+            (
+                where,
+                self.agent.act(
+                    cohort,
+                    _pick(obs, where, rows),
+                    None if mask is None else mask[where],
+                    eps[where],
+                    noise[where],
+                    rows,
+                ),
+            )
+            for cohort, rows, where in self.population.parts(members)
+        ]
+        if len(parts) == 1:
+            return parts[0][1]
+        actions = np.zeros((len(members), *parts[0][1].shape[1:]), parts[0][1].dtype)
+        for where, part in parts:
+            actions[where] = part
+        return actions
+
+    def _stacked(self, members: np.ndarray) -> tuple[Any, np.ndarray | None]:
+        seen = [self.seen[i] for i in members.tolist()]
+        masks = [mask for _, mask in seen if mask is not None]
+        return stack([obs for obs, _ in seen]), np.stack(masks) if masks else None
+
+    def _training_members(self) -> np.ndarray:
+        """Members before the end of the generation; the others wait, and keep what they overshot."""
+        end = min((self.generation + 1) * self.generation_steps, self.training.max_steps)
+        return np.flatnonzero(self.env_step < end)
+
+    def _generation_is_scored(self) -> bool:
+        return self.generation * self.generation_steps >= self.training.max_steps
+
+    def _target_reached(self) -> bool:
+        target = self.training.target_score
+        return target is not None and max(agent.fitness[-1] for agent in self.population.agents) >= target
+
+    def _learn(self, members: np.ndarray, stepped: np.ndarray) -> None:
+        """All updates that are due; what fell due before a member was ready is not caught up."""
+        learn_step = self.population.column("learn_step").astype(np.int64)[members]
+        batch_size = self.population.column("batch_size").astype(np.int64)[members]
+        clock = self.learn_clock[members] + stepped
+        due, self.learn_clock[members] = np.divmod(clock, learn_step)
+        ready = self.env_step[members] >= self.training.learning_delay
+        ready &= self.buffer.sizes[members] >= batch_size
+        due[~ready] = 0
+        for k in range(due.max()):
+            self.update(members[due > k])
+
+    def update(self, members: np.ndarray) -> None:
+        """One gradient step of the members (R,), each on a batch of its own."""
+        for cohort, rows, where in self.population.parts(members):
+            who = members[where]
+            chosen = slice(None) if rows is None else rows
+            sizes = cohort.hyper["batch_size"][chosen].astype(np.int64)
+            batch = self.buffer.sample(
+                int(sizes[0]) if (sizes == sizes[0]).all() else sizes,
+                self.streams.stream("replay").of(who),
+                members=who,
+                gamma=cohort.hyper["gamma"][chosen],
+                beta=linear_to(self.env_step[who], self.horizon, self.buffer.beta, 1.0),
+            )
+            loss = cohort.update(self.agent, batch, rows)
+            value = loss.value.cpu().numpy()
+            if not np.isfinite(value).all():
+                bad = who[~np.isfinite(value)].tolist()
+                raise DivergenceError(
+                    f"member {bad[0]}: the loss is not finite at env step {self.env_step[bad[0]]}; "
+                    "lower algo.lr, set algo.max_grad_norm, or look at the rewards of the environment"
+                )
+            self.buffer.update_priorities(batch.index, loss.td_error.cpu().numpy(), who)
+            self.meter.update(who, value, loss.metrics)
+
+    # What a checkpoint holds.
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """`policy`: what acting needs; `resume`: what going on to the same bytes needs besides."""
+        members = {str(i): agent.state_dict() for i, agent in enumerate(self.population.agents)}
+        loop = {
+            "env_step": self.env_step.tolist(),
+            "learn_clock": self.learn_clock.tolist(),
+            "generation": self.generation,
+            "evaluation_steps": self.evaluation_steps,
+            "horizon": self.horizon,
+            "meter": self.meter.state_dict(),
+            "streams": self.streams.state_dict(),
+        }
+        resume = {"loop": loop, "buffer": self.buffer.state_dict(), "envs": self.envs.state_dict()}
+        return {"policy": {"population": {"members": members}}, "resume": resume}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint's state (policy and resume parts merged)."""
+        for i, agent in enumerate(self.population.agents):
+            agent.load_state_dict(state["population"]["members"][str(i)])
+        loop = state["loop"]
+        self.env_step[...] = loop["env_step"]
+        self.learn_clock[...] = loop["learn_clock"]
+        self.generation, self.evaluation_steps = loop["generation"], loop["evaluation_steps"]
+        self.horizon = loop["horizon"]
+        for cohort in self.population.cohorts:
+            cohort.horizon = self.horizon
+        self.meter.load_state_dict(loop["meter"])
+        self.streams.load_state_dict(loop["streams"])
+        self.buffer.load_state_dict(state["buffer"])
+        self.seen, cut = self.envs.load_state_dict(state["envs"])
+        if cut.any():  # those episodes count as truncated
+            self.buffer.flush(np.flatnonzero(cut.any(1)))
+            self.meter.cut(cut)
+
+
+def _pick(tree: Any, where: np.ndarray, rows: np.ndarray | None) -> Any:
+    """Members `where` of a stacked tree; everyone of a lone cohort is the tree itself."""
+    if rows is None and len(where) and where[-1] == len(where) - 1:
+        return tree
+    if isinstance(tree, dict):
+        return {key: _pick(leaf, where, rows) for key, leaf in tree.items()}
+    return tuple(_pick(leaf, where, rows) for leaf in tree) if isinstance(tree, tuple) else tree[where]
