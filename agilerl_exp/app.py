@@ -1,6 +1,6 @@
 """The door: turns a command line into an `ExperimentSpec`, runs it, and says in one line what is wrong.
 
-Hydra composes the config groups of `conf/`; the specs of `models/` lend them their defaults and judge the result.
+Hydra composes the config groups of `conf/`; the specs of `models/` lend them defaults and judge the result.
 Must not know: how anything is trained, and torch before a job really starts.
 """
 
@@ -10,12 +10,13 @@ import logging
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
@@ -46,14 +47,18 @@ class _Failure:
     exit_code: int
 
 
+@dataclass
 class _Process:
     """What the jobs that run in this process share with `main`."""
 
     main_pid: int | None = None
-    full_error = False
+    full_error: bool = False
     own_thread_variables: frozenset[str] = frozenset()
-    jobs = 0
-    failures: list[_Failure] = []  # noqa: RUF012
+    jobs: int = 0
+    failures: list[_Failure] = field(default_factory=list)
+
+
+_process = _Process()
 
 
 def main() -> None:
@@ -64,8 +69,15 @@ def main() -> None:
     except KeyboardInterrupt:
         _say(["interrupted"])
         sys.exit(130)
-    except (HydraException, OmegaConfBaseException, AgilerlError, ValueError, OSError) as error:
-        if _Process.full_error:
+    except (
+        HydraException,
+        OmegaConfBaseException,
+        yaml.YAMLError,
+        AgilerlError,
+        ValueError,
+        OSError,
+    ) as error:
+        if _process.full_error:
             raise
         _say(explain(error))
         sys.exit(exit_code(error))
@@ -109,7 +121,7 @@ def explain(error: BaseException) -> list[str]:
         return [place + text.splitlines()[0]]
     if isinstance(error, OSError):
         return [f"{error.filename}: {error.strerror}" if error.filename else text]
-    return [_composition_mistake(text)]
+    return [_composition_mistake(text)]  # YAML errors too: they name file and line
 
 
 def _composition_mistake(text: str) -> str:
@@ -133,18 +145,19 @@ def exit_code(error: BaseException) -> int:
 
 
 def _prepare_process() -> None:
-    _Process.main_pid = os.getpid()
-    _Process.full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
-    _Process.own_thread_variables = frozenset(_THREAD_VARIABLES) - os.environ.keys()
+    _process.main_pid = os.getpid()
+    _process.full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    _process.own_thread_variables = frozenset(_THREAD_VARIABLES) - os.environ.keys()
     # Before numpy or torch is imported: with more threads a second busy process slows a run down many times.
-    os.environ.update(dict.fromkeys(_Process.own_thread_variables, "1"))
+    os.environ.update(dict.fromkeys(_process.own_thread_variables, "1"))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors to us in place of printing them
 
 
 def _start(arguments: list[str]) -> None:
     if {"-h", "--help"} & set(arguments):
         command_line.import_plugins(command_line.plugins_ahead(arguments))
-        print(catalogue.help_text(command_line.config_folders(arguments)), end="")
+        chosen = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+        print(catalogue.help_text(command_line.config_folders(arguments), chosen), end="")
         return
     arguments = command_line.prepare(arguments)
     command_line.import_plugins(command_line.plugins_ahead(arguments))
@@ -155,12 +168,12 @@ def _start(arguments: list[str]) -> None:
 
 @hydra.main(version_base="1.3", config_path=str(catalogue.CONF), config_name="config")
 def _job(cfg: DictConfig) -> float | None:
-    _Process.jobs += 1
+    _process.jobs += 1
     try:
         return _train(cfg)
     except Exception as error:
         # Elsewhere (a launcher's worker) the launcher reports; here we do, with all failures in view.
-        if _Process.full_error or os.getpid() != _Process.main_pid:
+        if _process.full_error or os.getpid() != _process.main_pid:
             raise
         _failed(error)
         return None
@@ -179,9 +192,9 @@ def _train(cfg: DictConfig) -> float | None:
 
 
 def _use_threads(threads: int | None) -> None:
-    """Set the threads of the numeric libraries: `threads`, else what the user's environment says, else one."""
+    """Set the threads of the numeric libraries: `threads`, else what the environment says, else one."""
     if threads is not None:
-        os.environ.update(dict.fromkeys(_Process.own_thread_variables, str(threads)))
+        os.environ.update(dict.fromkeys(_process.own_thread_variables, str(threads)))
     import torch
 
     torch.set_num_threads(threads or int(os.environ.get("OMP_NUM_THREADS", "1").partition(",")[0]))
@@ -193,7 +206,13 @@ def _job_command_line() -> list[str]:
     flags = [f"--config-dir={path}" for path in named]
     if config.job.config_name not in (None, "config"):
         flags.append(f"--config-name={config.job.config_name}")
-    return [*flags, *config.overrides.task]
+    return [*flags, *_overrides()]
+
+
+def _overrides() -> list[str]:
+    # As typed: reading the entries one by one would fill in their `${...}`.
+    task: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return task
 
 
 def _failed(error: Exception) -> None:
@@ -203,8 +222,8 @@ def _failed(error: Exception) -> None:
     known = isinstance(error, (AgilerlError, HydraException, OmegaConfBaseException))
     lines = explain(error) if known else [f"{type(error).__name__}: {error}"]
     code = exit_code(error) if known else AgilerlError.exit_code
-    failure = _Failure(number, " ".join(config.overrides.task), lines, code)
-    _Process.failures.append(failure)
+    failure = _Failure(number, " ".join(_overrides()), lines, code)
+    _process.failures.append(failure)
     for line in lines:
         _LOG.error(line if number is None else f"#{number} {failure.overrides}: {line}")
     if not known:
@@ -212,12 +231,12 @@ def _failed(error: Exception) -> None:
 
 
 def _close() -> None:
-    failures = _Process.failures
+    failures = _process.failures
     if not failures:
         return
     if failures[0].number is None:
         sys.exit(failures[0].exit_code)
-    _say([f"{len(failures)} of {_Process.jobs} jobs failed; the others are kept:"])
+    _say([f"{len(failures)} of {_process.jobs} jobs failed; the others are kept:"])
     _say([f"  #{failure.number} {failure.overrides}: {failure.lines[0]}" for failure in failures])
     sys.exit(1)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from agilerl_exp.models.algo import ALGO_REGISTRY
+from agilerl_exp.models.algo import ALGO_REGISTRY, AlgorithmSpec
 from agilerl_exp.models.base import Spec
 from agilerl_exp.models.env import EnvSpec
 from agilerl_exp.models.experiment import ExperimentSpec
@@ -21,7 +21,9 @@ from agilerl_exp.models.tracker import TrackerSpec
 from agilerl_exp.models.training import ReplayBufferSpec, TrainingSpec
 
 _HERE = Path(__file__).resolve().parent
-CONF = next(folder for folder in (_HERE / "conf", _HERE.parent / "conf") if (folder / "config.yaml").is_file())
+CONF = next(
+    folder for folder in (_HERE / "conf", _HERE.parent / "conf") if (folder / "config.yaml").is_file()
+)
 """Our config folder: inside an installed package, beside the package in a checkout."""
 
 PACKAGES = {
@@ -59,11 +61,11 @@ examples:
   python -m agilerl_exp resume=outputs/DAY/TIME                   go on with a job where it stopped
   python -m agilerl_exp experiment=smoke                          a few seconds, to see that all parts fit
 
-groups (* is taken when nothing is said):
+groups (*: chosen, or taken when nothing is said):
 {groups}
 Options of your own go to ./conf/GROUP/NAME.yaml, or to another folder named with --config-dir.
 
-settings, with the values of the options marked *:
+settings, with the values of the chosen options:
 {settings}
 flags:
   -m, --multirun         run every combination of comma-separated values, one job each
@@ -77,7 +79,7 @@ HYDRA_FULL_ERROR=1 in the environment shows the traceback of a mistake.
 
 @dataclass(frozen=True)
 class Option:
-    """One yaml file of a group: its name, its first comment, its own values, and what its defaults list says."""
+    """One yaml file of a group: its name, its first comment, its own values, its defaults list."""
 
     name: str
     about: str
@@ -86,7 +88,7 @@ class Option:
 
 
 def bases() -> dict[str, dict[str, Any]]:
-    """The defaults of every spec as plain dicts, by the name that yaml files include them under (`/spec/NAME@_here_`).
+    """The defaults of every spec as plain dicts, by the NAME that yaml files include: `/spec/NAME@_here_`.
 
     What a group of its own fills in (the ring of `training`, the network of `algo`) is left out.
     """
@@ -115,13 +117,14 @@ def options(group: str, folders: list[Path]) -> list[Option]:
     return list(found.values())
 
 
-def help_text(folders: list[Path]) -> str:
+def help_text(folders: list[Path], asked: dict[str, str]) -> str:
     """The text of `--help`.
 
     Args:
         folders: Config folders, ours first.
+        asked: Options of groups that the command line names.
     """
-    chosen = _chosen(folders)
+    chosen = _chosen(folders) | {group: name for group, name in asked.items() if group in PACKAGES}
     groups = [(group, options(group, folders)) for group in [*PACKAGES, *EXTRA_GROUPS]]
     lines = [line for group, found in groups for line in _group_lines(group, found, chosen.get(group))]
     return _HELP.format(groups="\n".join(lines), settings="\n".join(_setting_lines(folders, chosen)))
@@ -129,7 +132,9 @@ def help_text(folders: list[Path]) -> str:
 
 def _read(file: Path) -> Option:
     text = file.read_text()
-    comments = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#") and "@package" not in line]
+    comments = [
+        line.lstrip("# ") for line in text.splitlines() if line.startswith("#") and "@package" not in line
+    ]
     values = yaml.safe_load(text) or {}
     return Option(file.stem, comments[0] if comments else "", values, values.pop("defaults", []))
 
@@ -159,15 +164,25 @@ def _group_lines(group: str, found: list[Option], chosen: str | None) -> list[st
 
 def _setting_lines(folders: list[Path], chosen: dict[str, str]) -> list[str]:
     lines = [_line("", name, ExperimentSpec, value) for name, value in _top_settings().items()]
-    algo = next(o for o in options("algo", folders) if o.name == chosen["algo"])
-    algo_cls = next(ALGO_REGISTRY.get(name).spec_cls for name in ALGO_REGISTRY.names() if name.lower() == algo.name)
-    for group, cls in {"algo": algo_cls, **{name.partition("/")[0]: cls for name, cls in _SPECS.items()}}.items():
+    classes = {"algo": _algo_class(chosen["algo"], folders)}
+    classes |= {name.partition("/")[0]: cls for name, cls in _SPECS.items()}
+    for group, cls in classes.items():
         shown: dict[str, Any] = {}
         for option_group in (group, f"{group}/exploration"):
             for option in options(option_group, folders):
                 shown |= option.values if option.name == chosen.get(option_group) else {}
         lines += _spec_lines(f"{PACKAGES[group]}.", cls, shown)
     return lines
+
+
+def _algo_class(name: str, folders: list[Path]) -> type[Spec]:
+    """The spec class whose defaults an option of `algo/` includes."""
+    entries = [
+        entry for option in options("algo", folders) if option.name == name for entry in option.defaults
+    ]
+    included = {str(entry).removeprefix("/spec/algo/").partition("@")[0] for entry in entries}
+    known = {name.lower(): ALGO_REGISTRY.get(name).spec_cls for name in ALGO_REGISTRY.names()}
+    return next((known[name] for name in included if name in known), AlgorithmSpec)
 
 
 def _spec_lines(prefix: str, cls: type[Spec], shown: dict[str, Any]) -> list[str]:
@@ -179,7 +194,9 @@ def _spec_lines(prefix: str, cls: type[Spec], shown: dict[str, Any]) -> list[str
         if isinstance(inner, type) and issubclass(inner, Spec):
             lines += _spec_lines(f"{prefix}{name}.", inner, {})
         else:
-            lines.append(_line(prefix, name, cls, shown.get(name, field.get_default(call_default_factory=True))))
+            lines.append(
+                _line(prefix, name, cls, shown.get(name, field.get_default(call_default_factory=True)))
+            )
     return lines
 
 

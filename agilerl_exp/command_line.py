@@ -21,8 +21,10 @@ OVERRIDES = "overrides.yaml"
 """File of a job directory that holds the command line which `resume=` starts from."""
 
 _ALIASES = {"memory_size": "max_size", "population_size": "pop_size"}
-_ALIAS = re.compile(rf"(?P<add>\+{{0,2}})(?P<place>[\w./@]*?)(?P<name>{'|'.join(_ALIASES)})=")
-_OPEN = re.compile(r"\+{0,2}env\.config\.")
+_ALIAS = re.compile(rf"^(?P<place>\+{{0,2}}(?:[\w@/]+\.)*)(?P<name>{'|'.join(_ALIASES)})(?==)")
+_OPEN = re.compile(
+    r"^\+{0,2}env\.config\.(?=[^=]+=)"
+)  # what an environment takes is not known: each may be added
 
 
 def prepare(arguments: list[str]) -> list[str]:
@@ -65,12 +67,14 @@ def import_plugins(names: list[str]) -> None:
         except FileNotFoundError as error:
             raise ConfigError(f"plugins={name}: no file {Path(name).resolve()}") from error
         except Exception as error:
-            raise ConfigError(f"plugins={name}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+            raise ConfigError(
+                f"plugins={name}: {type(error).__name__}: {' '.join(str(error).split())}"
+            ) from error
 
 
 def plugins_ahead(arguments: list[str]) -> list[str]:
-    """The plugins of a command line, or else of a local overlay: they are imported before anything is composed."""
-    given = [argument.partition("=")[2] for argument in arguments if re.match(r"\+{0,2}plugins=", argument)]
+    """The plugins of a command line, or else of a local overlay: imported before anything is composed."""
+    given = [argument.partition("=")[2] for argument in arguments if _key(argument) == "plugins"]
     if given:
         return _plugin_list(given[-1])
     overlays = [folder / "local" / "default.yaml" for folder in config_folders(arguments)]
@@ -97,15 +101,12 @@ def remembered(job_dir: Path, command_line: list[str]) -> Iterator[None]:
 
 
 def _plain(argument: str) -> str:
-    alias = _ALIAS.match(argument)
-    if alias and not alias["place"].endswith(tuple("abcdefghijklmnopqrstuvwxyz_")):
-        argument = alias["place"] + _ALIASES[alias["name"]] + argument[alias.end() - 1 :]
-    # Keyword arguments of an environment are not known beforehand: each may be added.
-    return _OPEN.sub("++env.config.", argument, count=1) if _OPEN.match(argument) else argument
+    argument = _ALIAS.sub(lambda found: found["place"] + _ALIASES[found["name"]], argument)
+    return _OPEN.sub("++env.config.", argument)
 
 
 def _resumed(arguments: list[str]) -> list[str]:
-    at = next((i for i, argument in enumerate(arguments) if re.match(r"\+{0,2}resume=", argument)), None)
+    at = next((i for i, argument in enumerate(arguments) if _key(argument) == "resume"), None)
     if at is None:
         return arguments
     name = arguments[at].partition("=")[2].strip("'\"")
@@ -114,11 +115,23 @@ def _resumed(arguments: list[str]) -> list[str]:
         raise ConfigError(f"resume={name}: goes on with one job; for a sweep give hydra.sweep.dir=DIR again")
     if not file.is_file():
         raise JobError(f"resume={name}: no job directory (there is no {OVERRIDES} in it)")
+    given = [argument for i, argument in enumerate(arguments) if i != at]
+    new_keys = {_key(argument) for argument in given}
     saved = [str(entry) for entry in yaml.safe_load(file.read_text()) or []]
-    flags = [entry for entry in saved if entry.startswith("--")]
+    flags = [entry for entry in saved if entry.startswith("--") and _key(entry) not in new_keys]
+    settings = [entry for entry in saved if not entry.startswith("--") and _key(entry) not in new_keys]
     quoted = name.replace("\\", "\\\\").replace("'", "\\'")
-    settings = [f"hydra.run.dir='{quoted}'", *(entry for entry in saved if not entry.startswith("--"))]
-    return [*flags, *arguments[:at], *settings, *arguments[at + 1 :]]
+    # Hydra wants all settings side by side.
+    first = next((i for i, argument in enumerate(given) if _is_setting(argument)), len(given))
+    return [*flags, *given[:first], f"hydra.run.dir='{quoted}'", *settings, *given[first:]]
+
+
+def _key(argument: str) -> str:
+    return argument.partition("=")[0].lstrip("+")
+
+
+def _is_setting(argument: str) -> bool:
+    return "=" in argument and not argument.startswith("-")
 
 
 def _plugin_list(text: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Replay rings alone: fill, then time add of 16, sample of 256, and priority updates, in CPU seconds of one thread.
+"""Replay rings alone: fill, then time add of 16, sample of 256 and priority updates, in CPU seconds.
 
-The work is W6 of the peer scripts: same arguments, same data, one `JSON {...}` line. Samples are wrapped as torch
-tensors, since that is what the peers return.
+The work is W6 of the peer scripts: same arguments, same data, one `JSON {...}` line. Samples are wrapped as
+torch tensors, since that is what the peers return.
 
     python benchmarks/buffers.py --work W6 --variant per --size 100000
 """
@@ -19,7 +19,9 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--work", default="W6", choices=["W6"])
 parser.add_argument("--variant", default="", choices=["", "per", "nstep", "per+nstep"])
 parser.add_argument("--size", type=int, default=100_000, help="rows a ring")
-parser.add_argument("--frames", type=int, default=0, help="1: uint8 observations of 4x84x84 instead of 4 floats")
+parser.add_argument(
+    "--frames", type=int, default=0, help="1: uint8 observations of 4x84x84 instead of 4 floats"
+)
 parser.add_argument("--envs", type=int, default=16, help="transitions an add brings for a member")
 parser.add_argument("--pop", type=int, default=1, help="members; a call serves all of them")
 parser.add_argument("--seconds", type=float, default=3.0, help="CPU seconds of each timed loop")
@@ -67,7 +69,15 @@ def rate(call: Callable[[], object]) -> float:
 
 
 def tensors(batch: Batch) -> list[torch.Tensor]:
-    arrays = (batch.obs, batch.action, batch.reward, batch.terminated, batch.next_obs, batch.discount, batch.weight)
+    arrays = (
+        batch.obs,
+        batch.action,
+        batch.reward,
+        batch.terminated,
+        batch.next_obs,
+        batch.discount,
+        batch.weight,
+    )
     return [torch.from_numpy(array) for array in arrays]
 
 
@@ -99,7 +109,13 @@ def main() -> None:
         rates["update_per_s"] = rate(lambda: update(batch))
         rates["sample_update_per_s"] = rate(lambda: update(sample()))
     report = {"peer": "ours", "version": agilerl_exp.__version__, "work": args.work, "variant": args.variant}
-    report |= {"envs": args.envs, "threads": args.threads, "seed": args.seed, "pop": args.pop, "size": args.size}
+    report |= {
+        "envs": args.envs,
+        "threads": args.threads,
+        "seed": args.seed,
+        "pop": args.pop,
+        "size": args.size,
+    }
     report |= {"frames": args.frames, "filled": len(buffer), "fill_calls_per_s": round(fill_rate, 1), **rates}
     report["rss_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     print("JSON " + json.dumps(report), flush=True)

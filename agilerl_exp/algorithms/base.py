@@ -102,6 +102,11 @@ class RLAlgorithm:
         self.cohort.env_step[self.row] = value
 
     @property
+    def update_step(self) -> int:
+        """Gradient steps taken."""
+        return int(self.cohort.update_step[self.row])
+
+    @property
     def hyperparameters(self) -> dict[str, float]:
         """Present values of the Tunable hyperparameters."""
         return {name: float(column[self.row]) for name, column in self.cohort.hyper.items()}

@@ -105,8 +105,8 @@ class ReplayBuffer:
 
         Args:
             transition: leading axes (R, N).
-            members: int64 (R,), the distinct members of the leading axis; None for all, as in the first call, which
-                fixes shapes and kinds.
+            members: int64 (R,), distinct members of the leading axis; None for all, as in the first call,
+                which fixes shapes and kinds.
 
         Raises:
             ConfigError: at the first call, when the rings would take more than 70 % of the free memory.
@@ -123,12 +123,11 @@ class ReplayBuffer:
             self._plant()
         elif members is None and len(transition.reward) != len(store.members):
             raise ValueError(f"{len(transition.reward)} members given, the buffer holds {len(store.members)}")
-        self._enter(store.add(transition, store.members if members is None else members))
+        self._enter(store.add(transition, members))
 
     def flush(self, members: np.ndarray | None = None) -> None:
         """Store the open n-step windows of members (None: all) as if they had been truncated here."""
-        store = self._store
-        self._enter(store.flush(store.members if members is None else members))
+        self._enter(self._store.flush(members))
 
     def _plant(self) -> None:
         if self.alpha is not None:
@@ -169,7 +168,7 @@ class ReplayBuffer:
         store = self._store
         members = store.members if members is None else members
         sizes = store.sizes[members]
-        counts = np.broadcast_to(np.asarray(batch_size, np.int64), members.shape)
+        counts = np.full(len(members), batch_size)
         if not len(members) or counts.min() < 1 or sizes.min() < 1:
             raise ValueError(
                 f"cannot draw batches of {counts.tolist()} from rings that hold {sizes.tolist()} rows"

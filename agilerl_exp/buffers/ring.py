@@ -19,33 +19,41 @@ class Rings:
         self.cursors = np.zeros(count, np.int64)
         self.sizes = np.zeros(count, np.int64)
 
-    def claim(self, rings: np.ndarray, counts: np.ndarray) -> tuple[Where, np.ndarray | None]:
-        """Rows for the next `counts[r]` records of each ring, in order.
+    def claim(self, rings: np.ndarray, counts: int | np.ndarray) -> tuple[Where, np.ndarray | None]:
+        """Rows for the next records of each ring, in order.
 
         Args:
             rings: distinct ring numbers (R,).
-            counts: records a ring (R,).
+            counts: records of every ring, or of each (R,).
 
         Returns:
-            Table rows for all records, ring by ring; and, where a ring gets more records than it holds,
-            which of the records (the newest) those rows are for, otherwise None.
+            Table rows for all records, ring by ring; and, if a ring gets more records than it holds, which of
+            the records (the newest) those rows are for, otherwise None.
         """
         if len(rings) == 1:
-            where, keep = self._claim_one(int(rings[0]), int(counts[0]))
-        else:
-            where, keep = self._claim_many(rings, counts)
+            count = counts if isinstance(counts, int) else int(counts[0])
+            return self._claim_one(int(rings[0]), count)
+        where, keep = self._claim_many(rings, counts)
         self.cursors[rings] = (self.cursors[rings] + counts) % self.capacity
         self.sizes[rings] = np.minimum(self.sizes[rings] + counts, self.capacity)
         return where, keep
 
     def _claim_one(self, ring: int, count: int) -> tuple[Where, np.ndarray | None]:
-        start, base = int(self.cursors[ring]), ring * self.capacity
-        if start + count <= self.capacity:
+        capacity = self.capacity
+        start, base = int(self.cursors[ring]), ring * capacity
+        self.cursors[ring] = (start + count) % capacity
+        self.sizes[ring] = min(int(self.sizes[ring]) + count, capacity)
+        if start + count <= capacity:
             return slice(base + start, base + start + count), None
-        rank = np.arange(max(0, count - self.capacity), count)
-        return base + (start + rank) % self.capacity, rank if count > self.capacity else None
+        rank = np.arange(max(0, count - capacity), count)
+        return base + (start + rank) % capacity, rank if count > capacity else None
 
-    def _claim_many(self, rings: np.ndarray, counts: np.ndarray) -> tuple[Where, np.ndarray | None]:
+    def _claim_many(self, rings: np.ndarray, counts: int | np.ndarray) -> tuple[Where, np.ndarray | None]:
+        if isinstance(counts, int) and counts <= self.capacity:
+            rows = (self.cursors[rings][:, None] + np.arange(counts)) % self.capacity
+            rows += (rings * self.capacity)[:, None]
+            return rows.reshape(-1), None
+        counts = np.full(len(rings), counts)
         ring = np.repeat(rings, counts)
         rank = np.arange(len(ring)) - np.repeat(np.cumsum(counts) - counts, counts)
         where = (self.cursors[ring] + rank) % self.capacity + ring * self.capacity

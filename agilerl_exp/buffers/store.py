@@ -117,66 +117,74 @@ class Store:
             self.windows = Windows(layout.start, layout.last, layout.members * layout.copies, self.n_step)
         self.layout = layout
 
-    def add(self, t: Transition, members: np.ndarray) -> Where:
+    def add(self, t: Transition, members: np.ndarray | None) -> Where:
         """Store a vector step and return the table rows it filled."""
-        counts, keep = np.full(len(members), t.reward.shape[1]), None
-        if t.valid is not None and not t.valid.all():
-            counts, keep = t.valid.sum(1), np.flatnonzero(t.valid)
-        if self.windows is None:
-            return self._add_steps(t, members, counts, keep)
-        lanes = self._lanes(members, t)
-        end = t.terminated | t.truncated
-        if keep is None:
-            reward, end = np.reshape(t.reward, -1), end.reshape(-1)
-        else:
-            lanes, reward, end = lanes[keep], np.reshape(t.reward, -1)[keep], end.reshape(-1)[keep]
-        fields = _ends(t) | {"obs": t.obs, "action": t.action}
-        if self._has_first_ends:
-            fields |= {f"one_{name}": value for name, value in _ends(t).items()} | {
-                "one_terminated": t.terminated
-            }
-        rows = self.windows.push(lanes, fields, reward, end, keep)
-        if keep is not None:
-            rows.source = keep[rows.source]
-        return self._add_rows(rows, members, _ends(t) | {"terminated": t.terminated})
+        valid = t.valid
+        if valid is not None and np.count_nonzero(valid) == valid.size:
+            valid = None
+        return (
+            self._add_steps(t, members, valid)
+            if self.windows is None
+            else self._add_windows(t, members, valid)
+        )
 
-    def flush(self, members: np.ndarray) -> Where:
-        """Store the open windows of members as if they had been cut here; return the table rows filled."""
-        if self.windows is None or self.layout is None:
-            return np.zeros(0, np.int64)
-        copies = np.arange(self.layout.copies)
-        rows = self.windows.flush((members[:, None] * self.layout.copies + copies).reshape(-1))
-        last = self.windows.last
-        blocks = last.take(rows.lane)
-        ends: dict[str, Tree] = {name: last.view(name, blocks) for name in last.fields}
-        rows.source = np.arange(len(rows.lane))
-        return self._add_rows(rows, members, ends | {"terminated": np.zeros(len(rows.lane), np.float32)})
-
-    def _lanes(self, members: np.ndarray, t: Transition) -> np.ndarray:
-        assert self.layout is not None
-        copies = self.layout.copies
-        if t.reward.shape[1] != copies:
-            raise ValueError(
-                f"num_envs={t.reward.shape[1]}: n-step windows were opened for {copies} copies a member"
-            )
-        return (members[:, None] * copies + np.arange(copies)).reshape(-1)
-
-    def _add_steps(
-        self, t: Transition, members: np.ndarray, counts: np.ndarray, keep: np.ndarray | None
-    ) -> Where:
+    def _add_steps(self, t: Transition, members: np.ndarray | None, valid: np.ndarray | None) -> Where:
+        keep = None if valid is None else np.flatnonzero(valid)
+        counts = t.reward.shape[1] if valid is None else valid.sum(1)
         where, newest = self._claim(members, counts)
         if newest is not None:
             keep = newest if keep is None else keep[newest]
-        fields = _ends(t) | {"obs": t.obs, "action": t.action, "reward": t.reward, "terminated": t.terminated}
-        for name, value in fields.items():
-            self.rings.table.put(name, where, value, keep)
+        put = self.rings.table.put
+        put("obs", where, t.obs, keep)
+        put("action", where, t.action, keep)
+        put("reward", where, t.reward, keep)
+        put("terminated", where, t.terminated, keep)
+        for name, value in _ends(t).items():
+            put(name, where, value, keep)
         return where
 
-    def _add_rows(self, rows: Rows, members: np.ndarray, ends: dict[str, Tree]) -> Where:
-        assert self.layout is not None
-        if not len(rows.lane):
+    def _add_windows(self, t: Transition, members: np.ndarray | None, valid: np.ndarray | None) -> Where:
+        assert self.layout is not None and self.windows is not None
+        if t.reward.shape[1] != self.layout.copies:
+            raise ValueError(f"num_envs={t.reward.shape[1]}: windows were opened for {self.layout.copies}")
+        ends = _ends(t)
+        fields = {"obs": t.obs, "action": t.action, **ends}
+        if self._has_first_ends:
+            fields |= {f"one_{name}": value for name, value in ends.items()} | {
+                "one_terminated": t.terminated
+            }
+        end = (t.terminated | t.truncated).reshape(-1)
+        lanes = None if members is None else self._lanes(members)
+        flat = None if valid is None else valid.reshape(-1)
+        rows = self.windows.push(lanes, fields, t.reward.reshape(-1), end, flat)
+        return self._add_rows(rows, members, ends, t.terminated)
+
+    def flush(self, members: np.ndarray | None) -> Where:
+        """Store the open windows of members as if they had been cut here; return the table rows filled."""
+        if self.windows is None:
             return np.zeros(0, np.int64)
-        counts = np.bincount(rows.lane // self.layout.copies, minlength=len(self.members))[members]
+        rows = self.windows.flush(self._lanes(self.members if members is None else members))
+        last = self.windows.last
+        assert rows.lane is not None
+        blocks = last.take(rows.lane)
+        ends = {name: last.view(name, blocks) for name in last.fields}
+        return self._add_rows(rows, members, ends, np.zeros(len(rows.lane), np.float32))
+
+    def _lanes(self, members: np.ndarray) -> np.ndarray:
+        assert self.layout is not None
+        copies = self.layout.copies
+        return (members[:, None] * copies + np.arange(copies)).reshape(-1)
+
+    def _add_rows(
+        self, rows: Rows, members: np.ndarray | None, ends: dict[str, Tree], terminated: np.ndarray
+    ) -> Where:
+        assert self.layout is not None
+        if not len(rows.rewards):
+            return np.zeros(0, np.int64)
+        counts: int | np.ndarray = self.layout.copies
+        if rows.lane is not None:
+            counts = np.bincount(rows.lane // self.layout.copies, minlength=len(self.members))
+            counts = counts if members is None else counts[members]
         where, newest = self._claim(members, counts)
         if newest is not None:
             rows = rows.pick(newest)
@@ -184,14 +192,17 @@ class Store:
         table.put_blocks(where, rows.start)
         table.put("reward", where, rows.rewards)
         table.put("length", where, rows.length)
+        table.put("terminated", where, terminated, rows.source)
         for name, value in ends.items():
             table.put(name, where, value, rows.source)
         return where
 
-    def _claim(self, members: np.ndarray, counts: np.ndarray) -> tuple[Where, np.ndarray | None]:
-        if self.shared:
-            return self.rings.claim(np.zeros(1, np.int64), counts.sum(keepdims=True))
-        return self.rings.claim(members, counts)
+    def _claim(self, members: np.ndarray | None, counts: int | np.ndarray) -> tuple[Where, np.ndarray | None]:
+        rows = self.members if members is None else members
+        if not self.shared:
+            return self.rings.claim(rows, counts)
+        total = counts * len(rows) if isinstance(counts, int) else int(counts.sum())
+        return self.rings.claim(np.zeros(1, np.int64), total)
 
     def state_dict(self) -> dict[str, Any]:
         """Filled rows, cursors and open windows; arrays are views of the live storage."""

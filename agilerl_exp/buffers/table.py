@@ -84,17 +84,6 @@ def from_json(data: Any) -> Node:
     return tuple(from_json(child) for child in data["tuple"])
 
 
-def _pairs(node: Node, value: Tree) -> Iterator[tuple[Leaf, Any]]:
-    if isinstance(node, Leaf):
-        yield node, value
-    elif isinstance(node, dict):
-        for key, child in node.items():
-            yield from _pairs(child, value[key])
-    else:
-        for child, part in zip(node, value, strict=True):
-            yield from _pairs(child, part)
-
-
 def _leaves(node: Node) -> Iterator[Leaf]:
     if isinstance(node, Leaf):
         yield node
@@ -118,6 +107,35 @@ def row_bytes(fields: dict[str, Node]) -> int:
     return sum((leaf.stop - leaf.start) * np.dtype(leaf.kind).itemsize for leaf in leaves)
 
 
+class _Column(NamedTuple):
+    rows: np.ndarray
+    """View (rows, *shape) of a block."""
+    shape: tuple[int, ...]
+    """(-1, *shape)."""
+
+
+def _columns(node: Node, blocks: Blocks) -> Any:
+    """The node with each leaf replaced by its column."""
+    if isinstance(node, Leaf):
+        block = blocks[node.kind][:, node.start : node.stop]
+        return _Column(block.reshape(len(block), *node.shape), (-1, *node.shape))
+    if isinstance(node, dict):
+        return {key: _columns(child, blocks) for key, child in node.items()}
+    return tuple(_columns(child, blocks) for child in node)
+
+
+def _put(column: Any, where: Where, value: Tree, keep: np.ndarray | None) -> None:
+    if isinstance(column, _Column):
+        flat = np.asarray(value).reshape(column.shape)
+        column.rows[where] = flat if keep is None else flat[keep]
+    elif isinstance(column, dict):
+        for key, child in column.items():
+            _put(child, where, value[key], keep)
+    else:
+        for child, part in zip(column, value, strict=True):
+            _put(child, where, part, keep)
+
+
 class Table:
     """`rows` zeroed records with the given fields."""
 
@@ -128,6 +146,7 @@ class Table:
             for leaf in _leaves(node):
                 widths[leaf.kind] = max(widths.get(leaf.kind, 0), leaf.stop)
         self.blocks: Blocks = {kind: np.zeros((rows, width), kind) for kind, width in widths.items()}
+        self._columns = {name: _columns(node, self.blocks) for name, node in fields.items()}
 
     @property
     def nbytes(self) -> int:
@@ -136,18 +155,17 @@ class Table:
 
     def put(self, name: str, where: Where, value: Tree, keep: np.ndarray | None = None) -> None:
         """Copy a field into the rows `where`; `keep` picks rows of `value`, its leading axes flattened."""
-        for leaf, part in _pairs(self.fields[name], value):
-            columns = self.blocks[leaf.kind][:, leaf.start : leaf.stop]
-            flat = np.asarray(part).reshape(-1, leaf.stop - leaf.start)
-            columns[where] = flat if keep is None else flat[keep]
+        _put(self._columns[name], where, value, keep)
 
     def put_blocks(self, where: Where, blocks: Blocks) -> None:
         """Copy records of a table whose fields are the first ones of this table."""
         for kind, block in blocks.items():
             self.blocks[kind][:, : block.shape[-1]][where] = block
 
-    def take(self, index: np.ndarray) -> Blocks:
-        """Copies of the rows `index`, with its shape as leading axes."""
+    def take(self, index: Where) -> Blocks:
+        """The rows `index`: copies with its shape as leading axes, or views if it is a slice."""
+        if isinstance(index, slice):
+            return {kind: block[index] for kind, block in self.blocks.items()}
         return {kind: block.take(index, axis=0) for kind, block in self.blocks.items()}
 
     def view(self, name: str, blocks: Blocks) -> Tree:

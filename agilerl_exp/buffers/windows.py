@@ -10,97 +10,159 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agilerl_exp.buffers.table import Blocks, Node, Table
+from agilerl_exp.buffers.table import Blocks, Node, Table, Where
 from agilerl_exp.buffers.transition import Tree
 
 
 @dataclass(slots=True)
 class Rows:
-    """E complete windows in the order of their lanes, oldest first."""
+    """E complete windows in the order of their lanes, those of a lane oldest first."""
 
-    lane: np.ndarray
-    """(E,) ascending."""
     start: Blocks
     """Packed fields of the first step."""
     rewards: np.ndarray
     """(E, n), zeros after the window's length."""
-    length: np.ndarray
-    """(E,) steps m in the window, 1..n."""
-    source: np.ndarray
-    """(E,) which of the steps just added ended the window."""
+    length: int | np.ndarray
+    """Steps m in the window (E,), or of all windows."""
+    lane: np.ndarray | None
+    """(E,); None: all lanes in order, one row each."""
+    source: np.ndarray | None
+    """(E,) which of the steps just added ended the window; None: all in order."""
 
     def pick(self, rows: np.ndarray) -> Rows:
         """Some of the rows."""
         start = {kind: block[rows] for kind, block in self.start.items()}
-        return Rows(self.lane[rows], start, self.rewards[rows], self.length[rows], self.source[rows])
+        length = self.length if isinstance(self.length, int) else self.length[rows]
+        lane, source = (rows if index is None else index[rows] for index in (self.lane, self.source))
+        return Rows(start, self.rewards[rows], length, lane, source)
 
 
 class Windows:
     """Open windows of `lanes` environment copies (lane = member * N + copy).
 
+    The steps of a lane go around `n_step` slots. As long as all lanes with open windows are at the same slot,
+    which they reach again at each episode end, a step of all lanes is a few copies of whole slots.
+
     Args:
         start: fields kept of a window's first step.
         last: fields kept of the newest step (what `flush` bootstraps from).
         lanes: number of copies.
-        n_step: longest window.
+        n_step: longest window, at least 2.
     """
 
     def __init__(self, start: dict[str, Node], last: dict[str, Node], lanes: int, n_step: int) -> None:
-        self.n_step = n_step
-        self.starts = Table(start, lanes * n_step)
+        self.lanes, self.n_step = lanes, n_step
+        self.starts = Table(start, n_step * lanes)  # row slot * lanes + lane
         self.last = Table(last, lanes)
-        self.rewards = np.zeros((lanes, n_step), np.float32)
-        self.head = np.zeros(lanes, np.int64)  # slot of the next step
+        self.rewards = np.zeros((n_step, lanes), np.float32)
+        self.head = np.zeros(lanes, np.int64)  # slot of the lane's next step
         self.open = np.zeros(lanes, np.int64)  # open windows, the newest n_step - 1 at most
+        self._aligned = True
         self._ages = np.arange(n_step)
 
     def push(
+        self,
+        lanes: np.ndarray | None,
+        fields: dict[str, Tree],
+        reward: np.ndarray,
+        end: np.ndarray,
+        valid: np.ndarray | None,
+    ) -> Rows:
+        """Take one step of each lane, and return the windows it completes.
+
+        Args:
+            lanes: distinct (K,), None for all in order.
+            fields: start and last fields, whose leading axes flatten to (K,).
+            reward: (K,).
+            end: bool (K,), the episode ended, so that all windows of the lane are complete.
+            valid: bool (K,), False where there was no step; None: all stepped.
+        """
+        if lanes is None and self._aligned and (valid is None or not np.count_nonzero(self.open[~valid])):
+            return self._push_all(fields, reward, end, valid)
+        lanes = np.arange(self.lanes) if lanes is None else lanes
+        return self._push_some(lanes, fields, reward, end, valid)
+
+    def _push_all(
+        self, fields: dict[str, Tree], reward: np.ndarray, end: np.ndarray, valid: np.ndarray | None
+    ) -> Rows:
+        """All lanes are at one slot; what those without a step write is not read, as they have no windows."""
+        slot = int(self.head[0])
+        head = (slot + 1) % self.n_step
+        self._keep(slice(slot * self.lanes, (slot + 1) * self.lanes), slice(None), fields, None)
+        self.rewards[slot] = reward
+        self.head[:] = head
+        full = self.open == self.n_step - 1
+        if valid is None and not np.count_nonzero(end) and np.count_nonzero(full) == self.lanes:
+            start = self.starts.take(slice(head * self.lanes, (head + 1) * self.lanes))
+            return Rows(
+                start, self.rewards.take((head + self._ages) % self.n_step, 0).T, self.n_step, None, None
+            )
+        count = self.open + 1
+        complete = np.where(end, count, full)
+        if valid is not None:
+            count *= valid
+            complete *= valid
+        self.open = count - complete
+        source = np.repeat(np.arange(self.lanes), complete)
+        return self._rows(source, np.full(len(source), head), count, complete, source)
+
+    def _push_some(
         self,
         lanes: np.ndarray,
         fields: dict[str, Tree],
         reward: np.ndarray,
         end: np.ndarray,
-        keep: np.ndarray | None,
+        valid: np.ndarray | None,
     ) -> Rows:
-        """Take one step of each of `lanes`, and return the windows it completes.
-
-        Args:
-            lanes: distinct, ascending (K,).
-            fields: start and last fields, two leading axes, of whose product `keep` picks the K steps.
-            reward: (K,).
-            end: (K,) the episode ended, so that all windows of the lane are complete.
-            keep: (K,) or None for all.
-        """
-        head = self.head[lanes]
-        for name in self.starts.fields:
-            self.starts.put(name, lanes * self.n_step + head, fields[name], keep)
-        for name in self.last.fields:
-            self.last.put(name, lanes, fields[name], keep)
-        self.rewards[lanes, head] = reward
-        self.head[lanes] = head = (head + 1) % self.n_step
+        keep = None if valid is None else np.flatnonzero(valid)
+        if keep is not None:
+            lanes, reward, end = lanes[keep], reward[keep], end[keep]
+        slot = self.head[lanes]
+        head = (slot + 1) % self.n_step
+        self._keep(slot * self.lanes + lanes, lanes, fields, keep)
+        self.rewards[slot, lanes] = reward
+        self.head[lanes] = head
         count = self.open[lanes] + 1
-        self.open[lanes] = np.where(end, 0, np.minimum(count, self.n_step - 1))
         complete = np.where(end, count, count == self.n_step)
-        return self._rows(lanes, head, count, complete)
+        self.open[lanes] = count - complete
+        self._align()
+        source = np.repeat(np.arange(len(lanes)), complete)
+        return self._rows(
+            lanes[source], head[source], count, complete, source if keep is None else keep[source]
+        )
 
     def flush(self, lanes: np.ndarray) -> Rows:
-        """Close and return all open windows of `lanes` (ascending), as if they had been cut here."""
+        """Close and return all open windows of `lanes`, as if their episodes had been cut here."""
         count = self.open[lanes]
         self.open[lanes] = 0
-        return self._rows(lanes, self.head[lanes], count, count)
+        lane = np.repeat(lanes, count)
+        head = self.head[lane]
+        self._align()
+        return self._rows(lane, head, count, count, np.arange(len(lane)))
 
-    def _rows(self, lanes: np.ndarray, head: np.ndarray, count: np.ndarray, complete: np.ndarray) -> Rows:
-        """The `complete` oldest of `count` windows of each lane."""
-        if (complete == 1).all():  # the steady state: one row a lane
-            source, age = np.arange(len(lanes)), 0
-        else:
-            source = np.repeat(np.arange(len(lanes)), complete)
-            age = np.arange(len(source)) - np.repeat(np.cumsum(complete) - complete, complete)
-        lane = lanes[source]
-        length = count[source] - age
-        slots = (head[source] - length)[:, None] + self._ages
+    def _keep(self, where: Where, lanes: Where, fields: dict[str, Tree], keep: np.ndarray | None) -> None:
+        for name in self.starts.fields:
+            self.starts.put(name, where, fields[name], keep)
+        for name in self.last.fields:
+            self.last.put(name, lanes, fields[name], keep)
+
+    def _align(self) -> None:
+        """Lanes without open windows may go on at any slot: at that of the others, if those agree."""
+        busy = self.head[self.open > 0]
+        self._aligned = not len(busy) or bool((busy == busy[0]).all())
+        if self._aligned:
+            self.head[:] = busy[0] if len(busy) else 0
+
+    def _rows(
+        self, lane: np.ndarray, head: np.ndarray, count: np.ndarray, complete: np.ndarray, source: np.ndarray
+    ) -> Rows:
+        """The `complete` oldest of `count` windows a lane; lane, head and source come once a row."""
+        # windows of a lane follow each other, each one step shorter than the one before
+        length = np.repeat(count + np.cumsum(complete) - complete, complete) - np.arange(len(lane))
+        slots = (head - length)[:, None] + self._ages
         slots %= self.n_step
-        rewards = self.rewards.reshape(-1).take(slots + (lane * self.n_step)[:, None])
+        slots *= self.lanes
+        slots += lane[:, None]
+        rewards = self.rewards.reshape(-1).take(slots)
         rewards[self._ages >= length[:, None]] = 0.0
-        start = self.starts.take(lane * self.n_step + slots[:, 0])
-        return Rows(lane, start, rewards, length, source)
+        return Rows(self.starts.take(slots[:, 0]), rewards, length, lane, source)

@@ -275,8 +275,8 @@ class MemberEnvs:
         for row in np.flatnonzero(ended).tolist():
             if final is None or (isinstance(final, np.ndarray) and final[row] is None):
                 raise EnvError(
-                    f"member {self._member}, env {row}: an episode ended without info['final_obs']; in SAME_STEP "
-                    "mode the vector env must give the last observation there (or use NEXT_STEP mode)"
+                    f"member {self._member}, env {row}: an episode ended without info['final_obs']; in "
+                    "SAME_STEP mode the vector env must give the last observation there (or use NEXT_STEP mode)"
                 )
             observations.put_row(next_obs, row, observations.take_row(final, row))
             if next_mask is not None:

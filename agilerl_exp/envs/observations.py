@@ -105,4 +105,6 @@ def take_rows(tree: Tree, rows: slice) -> Tree:
     """A slice of rows of each leaf; None stays None."""
     if isinstance(tree, dict):
         return {key: take_rows(leaf, rows) for key, leaf in tree.items()}
-    return tuple(take_rows(leaf, rows) for leaf in tree) if isinstance(tree, tuple) else tree if tree is None else tree[rows]
+    if isinstance(tree, tuple):
+        return tuple(take_rows(leaf, rows) for leaf in tree)
+    return None if tree is None else tree[rows]

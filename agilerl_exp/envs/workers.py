@@ -105,8 +105,8 @@ def diagnose(env: VectorEnv, error: Exception, member: int) -> EnvError:
     else:
         text = f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error)).rstrip()}"
     if isinstance(base, AsyncVectorEnv):
-        kill(base.processes)
-        shut_down(env)
+        kill(base.processes)  # a dead or half-answered one cannot be closed in the usual way
+        base.closed = True
     if text.startswith("member "):
         return EnvError(text)
     return EnvError(f"member {member}{', ' if text.startswith('env ') else ': '}{text}")

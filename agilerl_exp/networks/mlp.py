@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from agilerl_exp.models.network import MlpSpec
 
 LAYER_NORM_EPS = 1e-5
-# Only activations whose derivative is a function of their output can be differentiated without their input.
+# Derivatives as functions of the output (which `forward` keeps), as the kernels behind autograd compute them.
 _BY_OUTPUT = {
-    "ReLU": lambda grad, out: grad.mul_(out > 0),
-    "Tanh": lambda grad, out: grad.mul_(1 - out * out),
-    "Sigmoid": lambda grad, out: grad.mul_(out * (1 - out)),
+    "ReLU": lambda grad, out: torch.ops.aten.threshold_backward(grad, out, 0),
+    "Tanh": torch.ops.aten.tanh_backward,
+    "Sigmoid": torch.ops.aten.sigmoid_backward,
     "Identity": lambda grad, out: grad,
 }
 _IN_PLACE = {"ReLU": torch.relu_, "Tanh": torch.tanh_, "Sigmoid": torch.sigmoid_, "Identity": lambda x: x}

@@ -10,13 +10,10 @@ is written last and carries the size and sha256 of every file, and its own. A di
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
-import platform
 import re
 import shutil
 import stat
-import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,12 +21,14 @@ from typing import Any
 
 from agilerl_exp.errors import CheckpointError
 from agilerl_exp.run import durable, state
+from agilerl_exp.run.environment import environment
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"step-(\d+)")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\.(json|safetensors)")
 _READ_SIZE = 8 << 20
+_OURS = r"step-\d+|best|best\.json"  # names in a checkpoint directory whose debris may be removed
 _KEPT = 2  # newest directories that hold everything
 
 State = Mapping[str, Any]
@@ -90,7 +89,7 @@ def _write(path: Path, parts: Mapping[str, State], meta: Mapping[str, Any], step
     new = durable.scratch(path)
     with durable.disk_errors(path, needed):
         path.parent.mkdir(parents=True, exist_ok=True)
-        durable.sweep(path.parent)
+        durable.sweep(path.parent, re.escape(path.name) if step is None else _OURS)
         try:
             new.mkdir()
             files = {}
@@ -121,48 +120,6 @@ def _seal(manifest: Mapping[str, Any]) -> bytes:
     return state.dump({**body, "sha256": hashlib.sha256(state.dump(body)).hexdigest()})
 
 
-def environment() -> dict[str, Any]:
-    """What byte-exact resume depends on besides the state: versions, threads, CPU type."""
-    torch = sys.modules.get("torch")
-    versions = {"python": platform.python_version()}
-    for package in ("agilerl-exp", "torch", "numpy", "gymnasium", "safetensors"):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    threads = {
-        name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    }
-    return {
-        "versions": versions,
-        "threads": {"torch": torch.get_num_threads() if torch is not None else None, **threads},
-        "cpu": _cpu_type(),
-    }
-
-
-def _cpu_type() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def environment_changes(manifest: Mapping[str, Any]) -> list[str]:
-    """One line for each thing that differs from where it was made: resume is then not byte-exact."""
-    now = environment()
-    lines = []
-    for group in ("versions", "threads"):
-        was = manifest[group]
-        names = sorted(set(was) | set(now[group]))
-        lines += [
-            f"{name} {was.get(name)} -> {now[group].get(name)}"
-            for name in names
-            if was.get(name) != now[group].get(name)
-        ]
-    if manifest["cpu"] != now["cpu"]:
-        lines.append(f"cpu '{manifest['cpu']}' -> '{now['cpu']}'")
-    return lines
-
-
 def read_checkpoint(
     path: Path, parts: Collection[str] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -180,7 +137,7 @@ def read_checkpoint(
     """
     if not path.exists():
         with suppress(OSError):
-            durable.recover(path.parent)
+            durable.recover(path.parent, re.escape(path.name))
     manifest = read_manifest(path)
     content: dict[str, Any] = {}
     for name, entry in manifest["files"].items():
@@ -215,19 +172,35 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = state.parse(data)
         schema = manifest["schema"]
-    except (ValueError, TypeError, KeyError) as error:
+        if isinstance(schema, int) and schema > SCHEMA:
+            raise _newer(file, schema, sealed=data == _seal(manifest))
+        if schema != SCHEMA or data != _seal(manifest):
+            raise _unreadable(file, "its own sha256 differs")
+        manifest["meta"] = state.decode(manifest["meta"], {})
+        for name, entry in manifest["files"].items():
+            _check_entry(file, name, entry)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise _unreadable(file, f"not a manifest ({error})") from None
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise CheckpointError(
-            f"{file}: made by checkpoint schema {schema}, this version reads up to {SCHEMA}; upgrade"
-        )
-    if schema != SCHEMA or data != _seal(manifest):
-        raise _unreadable(file, "its own sha256 differs")
-    manifest["meta"] = state.decode(manifest["meta"], {})
-    for name in manifest["files"]:
-        if not _FILE.fullmatch(name) or name == MANIFEST:
-            raise _unreadable(file, f"unsafe file name {name!r}")
     return manifest
+
+
+def _check_entry(file: Path, name: str, entry: Mapping[str, Any]) -> None:
+    if not _FILE.fullmatch(name) or name == MANIFEST:
+        raise _unreadable(file, f"unsafe file name {name!r}")
+    if set(entry) != {"part", "size", "sha256"}:
+        raise _unreadable(file, f"unknown entry for {name}")
+
+
+def _newer(file: Path, schema: int, sealed: bool) -> CheckpointError:
+    """A directory of a newer version; without a seal it may as well be one flipped bit."""
+    text = (
+        f"{file}: made by checkpoint schema {schema}, this version reads up to {SCHEMA}; upgrade agilerl-exp"
+    )
+    return _NewerError(text) if sealed else _unreadable(file, text)
+
+
+class _NewerError(CheckpointError):
+    """Falling back past this directory would lose work."""
 
 
 def _unreadable(file: Path, why: str) -> CheckpointError:
@@ -282,29 +255,41 @@ def steps(root: Path) -> list[tuple[int, Path]]:
 
 
 def newest_valid(root: Path, warn: Callable[[str], None]) -> Path | None:
-    """The newest complete step directory whose every byte is as written; None when there is none.
+    """The newest complete step directory whose every byte is as written; None when there is none at all.
 
     Args:
         root: the checkpoint directory, held by this process.
         warn: called with one line for each newer directory that had to be passed over.
 
     Raises:
-        CheckpointError: a checkpoint of a newer version; going back past it would lose work.
+        CheckpointError: no directory can be used, or one was made by a newer version: starting afresh, or
+            from an older step, would throw work away that nobody asked to throw away.
     """
     with durable.disk_errors(root, 0):
-        durable.recover(root)
+        durable.recover(root, _OURS)
+    lines = []
     for _, path in reversed(steps(root)):
         try:
-            manifest = read_manifest(path)
-            for name, entry in manifest["files"].items():
-                _verify(path / name, entry)
+            _check_complete(path)
+        except _NewerError:
+            raise
         except CheckpointError as error:
-            warn(f"{error}; falling back to an older checkpoint")
+            lines.append(str(error))
             continue
-        if manifest["complete"]:
-            return path
-        warn(f"{path}: holds the policy only; falling back to an older checkpoint")
+        for line in lines:
+            warn(f"{line}; falling back to {path.name}")
+        return path
+    if lines:
+        raise CheckpointError("\n".join([*lines, f"{root}: no usable checkpoint; remove it to start afresh"]))
     return None
+
+
+def _check_complete(path: Path) -> None:
+    manifest = read_manifest(path)
+    if not manifest["complete"]:
+        raise CheckpointError(f"{path}: holds the policy only")
+    for name, entry in manifest["files"].items():
+        _verify(path / name, entry)
 
 
 def prune(root: Path, keep_policies: bool) -> None:

@@ -20,7 +20,7 @@ from agilerl_exp.errors import DiskError
 Chunk = bytes | memoryview
 # Bytes handed to one write(2).
 _WRITE_SIZE = 8 << 20
-_SCRATCH = re.compile(r"(?P<name>.+)\.(?P<kind>tmp|old)-(?P<pid>\d+)")
+_SCRATCH = re.compile(r".+\.(tmp|old)-\d+")
 
 
 @contextmanager
@@ -122,32 +122,34 @@ def remove(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def recover(folder: Path) -> None:
+def recover(folder: Path, names: str) -> None:
     """Put back what a killed `replace_folder` had set aside. For the owner of `folder` only."""
-    for path, match in _scratches(folder, "old"):
+    for path, match in _scratches(folder, names, "old"):
         target = folder / match["name"]
         if not target.exists():
             os.rename(path, target)
 
 
-def sweep(folder: Path) -> None:
-    """Remove what dead processes left behind. For the owner of `folder` only."""
-    recover(folder)
-    for path, _ in _scratches(folder, "old"):
+def sweep(folder: Path, names: str) -> None:
+    """Remove what dead processes left of the files and folders whose names match. For their owner only."""
+    recover(folder, names)
+    for path, _ in _scratches(folder, names, "old"):
         remove(path)
-    for path, match in _scratches(folder, "tmp"):
-        if not alive(int(match["pid"])) or int(match["pid"]) == os.getpid():
-            if path.is_dir() and not path.is_symlink():
-                remove(path)
-            else:
-                path.unlink()
+    for path, match in _scratches(folder, names, "tmp"):
+        if alive(int(match["pid"])) and int(match["pid"]) != os.getpid():
+            continue
+        if path.is_dir() and not path.is_symlink():
+            remove(path)
+        else:
+            path.unlink()
 
 
-def _scratches(folder: Path, kind: str) -> list[tuple[Path, re.Match[str]]]:
+def _scratches(folder: Path, names: str, kind: str) -> list[tuple[Path, re.Match[str]]]:
     if not folder.is_dir():
         return []
-    found = ((path, _SCRATCH.fullmatch(path.name)) for path in sorted(folder.iterdir()))
-    return [(path, match) for path, match in found if match and match["kind"] == kind]
+    pattern = re.compile(rf"(?P<name>{names})\.{kind}-(?P<pid>\d+)")
+    found = ((path, pattern.fullmatch(path.name)) for path in sorted(folder.iterdir()))
+    return [(path, match) for path, match in found if match]
 
 
 def alive(pid: int) -> bool:

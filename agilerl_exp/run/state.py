@@ -86,6 +86,8 @@ def _encode_number(node: Any, place: str, arrays: dict[str, Array]) -> Any:
         return int(node)
     if isinstance(node, float):
         return float(node) if math.isfinite(node) else {"$float": str(float(node))}
+    if place in arrays:
+        raise TypeError(f"state '{place}': two arrays have this place; leave '/' out of the keys")
     arrays[place] = _array(node, place)
     return {"$array": place}
 

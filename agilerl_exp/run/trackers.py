@@ -1,0 +1,165 @@
+"""Trackers: where metric rows go. Each row is on its way to the disk when `log` returns.
+
+Must not know: what a metric means, when a row is due.
+
+`metrics.jsonl` holds only functions of (config, seed), so that a resumed run ends with the same bytes: the
+checkpoint stores its length and resume cuts the file to it. Wall-clock figures go to `timing.jsonl`, outside
+that law.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from agilerl_exp.errors import CheckpointError
+from agilerl_exp.models.tracker import TrackerSpec
+from agilerl_exp.run import durable, state
+
+Row = Mapping[str, Any]
+
+
+class Tracker(Protocol):
+    """What the loops know of a tracker."""
+
+    def log(self, row: Row) -> None:
+        """Write one row of plain JSON values: functions of (config, seed) only."""
+
+    def log_timing(self, row: Row) -> None:
+        """Write one row of wall-clock figures."""
+
+    def position(self) -> dict[str, Any]:
+        """Where the tracker stands, on the disk by now: what the manifest stores."""
+
+    def truncate(self, position: Mapping[str, Any]) -> None:
+        """Go back to a stored position ({}: to the start)."""
+
+    def close(self) -> None:
+        """Release everything."""
+
+
+class JsonlTracker:
+    """One JSON object a line, keys sorted; numbers that JSON lacks are the texts "nan", "inf", "-inf".
+
+    Args:
+        job_dir: where `metrics.jsonl` and `timing.jsonl` are; existing files are continued.
+
+    Raises:
+        DiskError: (here and in every method that writes) with the file as it was before the row.
+    """
+
+    def __init__(self, job_dir: Path) -> None:
+        self._metrics = _Lines(job_dir / "metrics.jsonl")
+        self._timing = _Lines(job_dir / "timing.jsonl")
+
+    def log(self, row: Row) -> None:
+        """See `Tracker`."""
+        self._metrics.append(row)
+
+    def log_timing(self, row: Row) -> None:
+        """See `Tracker`."""
+        self._timing.append(row)
+
+    def position(self) -> dict[str, Any]:
+        """See `Tracker`."""
+        return {"metrics.jsonl": self._metrics.sync()}
+
+    def truncate(self, position: Mapping[str, Any]) -> None:
+        """See `Tracker`.
+
+        Raises:
+            CheckpointError: the file does not reach that far, or the position is not the end of a line.
+        """
+        self._metrics.truncate(position.get("metrics.jsonl", 0))
+
+    def close(self) -> None:
+        """See `Tracker`."""
+        self._metrics.close()
+        self._timing.close()
+
+
+class NullTracker:
+    """Writes nothing."""
+
+    def log(self, row: Row) -> None:
+        """See `Tracker`."""
+
+    def log_timing(self, row: Row) -> None:
+        """See `Tracker`."""
+
+    def position(self) -> dict[str, Any]:
+        """See `Tracker`."""
+        return {}
+
+    def truncate(self, position: Mapping[str, Any]) -> None:
+        """See `Tracker`."""
+
+    def close(self) -> None:
+        """See `Tracker`."""
+
+
+class _Lines:
+    """A file of JSON lines that holds whole lines only."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with durable.disk_errors(path, 0):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._size = self._whole(os.fstat(self._fd).st_size)
+            os.ftruncate(self._fd, self._size)
+
+    def _whole(self, size: int) -> int:
+        """The bytes up to the last newline: a kill in the middle of a row leaves a torn one."""
+        while size:
+            start = max(0, size - 65536)
+            end = os.pread(self._fd, size - start, start).rfind(b"\n")
+            if end >= 0:
+                return start + end + 1
+            size = start
+        return 0
+
+    def append(self, row: Row) -> None:
+        line = state.dump({key: _json_number(value) for key, value in row.items()})
+        with durable.disk_errors(self._path, len(line)):
+            try:
+                durable.write_all(self._fd, line)
+            except OSError:
+                os.ftruncate(self._fd, self._size)
+                raise
+        self._size += len(line)
+
+    def sync(self) -> int:
+        with durable.disk_errors(self._path, 0):
+            os.fsync(self._fd)
+        return self._size
+
+    def truncate(self, size: int) -> None:
+        if size > self._size:
+            raise CheckpointError(f"{self._path}: {self._size} bytes, the checkpoint was made at {size}")
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+            raise CheckpointError(f"{self._path}: no row ends at byte {size}, where the checkpoint was made")
+        with durable.disk_errors(self._path, 0):
+            os.ftruncate(self._fd, size)
+            os.fsync(self._fd)
+        self._size = size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _json_number(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_json_number(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _json_number(item) for key, item in value.items()}
+    return str(float(value)) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def make_tracker(spec: TrackerSpec, job_dir: Path) -> Tracker:
+    """The tracker that a spec names."""
+    return NullTracker() if spec.name == "none" else JsonlTracker(job_dir)

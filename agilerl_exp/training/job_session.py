@@ -1,0 +1,170 @@
+"""A job's session: metric rows, checkpoints, signals, the display.
+
+Must not know: how a loop trains, which algorithm runs. Everything here that decides what is written is part of the
+resume state, so that a resumed run writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agilerl_exp.models.experiment import ExperimentSpec
+from agilerl_exp.run.checkpoint import newest_valid, prune, read_checkpoint, write_best, write_checkpoint
+from agilerl_exp.run.display import Display
+from agilerl_exp.run.environment import environment_changes
+from agilerl_exp.run.job import Job
+from agilerl_exp.run.signals import Signals
+from agilerl_exp.run.trackers import Tracker
+from agilerl_exp.training.session import Session
+
+
+class JobSession(Session):
+    """Keeps a run in its job directory.
+
+    Args:
+        spec: the experiment.
+        job: the directory, held by this process.
+        root: where checkpoints go.
+        tracker: where metric rows go.
+        signals: asks for saves.
+        display: what a person sees.
+    """
+
+    def __init__(
+        self,
+        spec: ExperimentSpec,
+        job: Job,
+        root: Path,
+        tracker: Tracker,
+        signals: Signals,
+        display: Display,
+    ):
+        self.training, self.job, self.root = spec.training, job, root
+        self.tracker, self.signals, self.display = tracker, signals, display
+        self.best: dict[str, Any] | None = None
+        self._reported = np.zeros(spec.training.pop_size, np.int64)
+        self._saved = 0
+        self._exact = True
+        self._started = time.monotonic(), time.process_time()
+
+    # Called by the loop.
+
+    def at_boundary(self, loop: Any) -> None:
+        """Report members that passed a reporting interval; save when due or asked by a signal."""
+        passed = loop.env_step // self.training.reporting_interval
+        for member in np.flatnonzero(passed > self._reported).tolist():
+            self._reported[member] = passed[member]
+            self._report(loop, member)
+        due = int(loop.env_step.min()) // (self.training.checkpoint_steps or np.iinfo(np.int64).max)
+        asked = self.signals.pending
+        if due > self._saved or asked:
+            self._saved = max(due, self._saved)
+            self.save(loop)
+        if asked:
+            self.display.message(f"saved at env step {int(loop.env_step.min())} on a signal")
+            self.signals.obey()
+
+    def at_generation(self, loop: Any, returns: np.ndarray) -> None:
+        """Write a row a member, keep the best agent, save."""
+        for member, agent in enumerate(loop.population.agents):
+            self._report(loop, member)
+            row = self._row(loop, "eval", member)
+            row |= {"fitness": agent.fitness[-1], "fitness_std": float(returns[member].std())}
+            self.tracker.log(row | {"eval_episodes": returns.shape[1]})
+            self._keep_best(loop, member)
+        self._timing(loop)
+        if self.training.checkpoint_steps is None and not loop.finished:
+            self.save(loop)
+
+    def at_end(self, loop: Any) -> None:
+        """Save the end of the run."""
+        self.save(loop)
+
+    # Checkpoints.
+
+    def save(self, loop: Any) -> None:
+        """Write a checkpoint of the whole run at this step boundary, then prune older ones."""
+        state = loop.state_dict()
+        session = {"best": self.best, "reported": self._reported.tolist(), "saved": self._saved}
+        if self._exact and not loop.envs.exact:
+            self._exact = False
+            self.display.message("environment episodes cannot be restored exactly: a resume is not byte-exact")
+        meta = {
+            "tracker": self.tracker.position(),
+            "exact_resume": self._exact,
+            "engines": [cohort.engine for cohort in loop.population.cohorts],
+            "cohorts": [cohort.slots.tolist() for cohort in loop.population.cohorts],
+        }
+        step = int(loop.env_step.min())
+        write_checkpoint(self.root, step, state["policy"], {**state["resume"], "session": session}, meta)
+        prune(self.root, keep_policies=not self.training.overwrite_checkpoints)
+        self.job.update(step=step)
+
+    def restore(self, loop: Any) -> bool:
+        """Go on from the newest valid checkpoint, if there is one.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none can be used.
+        """
+        path = newest_valid(self.root, self.display.message)
+        if path is None:
+            self.tracker.truncate({})
+            return False
+        state, manifest = read_checkpoint(path)
+        for line in environment_changes(manifest):
+            self.display.message(f"{line}: the resumed run is not byte-exact")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", RuntimeWarning)
+            loop.load_state_dict(state)
+        for warning in caught:
+            self.display.message(str(warning.message))
+        session = state["session"]
+        self.best, self._saved = session["best"], session["saved"]
+        self._reported[...] = session["reported"]
+        self._exact = manifest["meta"]["exact_resume"] and not caught
+        self.tracker.truncate(manifest["meta"]["tracker"])
+        self.display.message(f"resumed from {path.name}")
+        return True
+
+    # Rows.
+
+    def _report(self, loop: Any, member: int) -> None:
+        row = self._row(loop, "train", member)
+        row |= {"epsilon": float(loop.epsilon(np.array([member]))[0])} | loop.meter.take(member)
+        row["update_step"] = loop.population.agents[member].update_step
+        row |= loop.population.agents[member].hyperparameters
+        self.tracker.log(row)
+        shown = {"env_step": int(loop.env_step.min()), "score": row["score"], "eps": row["epsilon"]}
+        self.display.update(shown | {"loss": row.get("loss")})
+
+    def _row(self, loop: Any, kind: str, member: int) -> dict[str, Any]:
+        return {
+            "kind": kind,
+            "generation": loop.generation,
+            "member": member,
+            "env_step": int(loop.env_step[member]),
+            "total_env_steps": int(loop.env_step.sum()) + loop.evaluation_steps,
+        }
+
+    def _timing(self, loop: Any) -> None:
+        wall, cpu = self._started
+        self.tracker.log_timing(
+            {
+                "env_step": int(loop.env_step.min()),
+                "total_env_steps": int(loop.env_step.sum()) + loop.evaluation_steps,
+                "wall_s": round(time.monotonic() - wall, 3),
+                "cpu_s": round(time.process_time() - cpu, 3),
+            }
+        )
+        self.job.update(step=int(loop.env_step.min()))
+
+    def _keep_best(self, loop: Any, member: int) -> None:
+        agent, step = loop.population.agents[member], int(loop.env_step[member])
+        if self.best is None or agent.fitness[-1] > self.best["fitness"]:
+            self.best = {"fitness": agent.fitness[-1], "member": member, "step": step}
+            write_best(self.root, step, member, agent.fitness[-1], {"agent": agent.state_dict()}, {"kind": "agent"})

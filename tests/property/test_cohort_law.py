@@ -1,0 +1,157 @@
+"""The cohort law: the stacked update of member i equals that of member i alone, and no member touches another."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agilerl_exp.buffers import ReplayBuffer, Transition
+from agilerl_exp.models.algorithms.dqn import DQNSpec
+from agilerl_exp.population.population import Population
+
+OBS, ACT = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4)
+
+
+def agents(spec, pop):
+    return [spec.build_algorithm(OBS, ACT, i) for i in range(pop)]
+
+
+def filled_buffer(pop, alpha=None, masks=True, seed=0):
+    rng = np.random.default_rng(seed)
+    buffer = ReplayBuffer(64, alpha=alpha)
+    for _ in range(8):
+        mask = (rng.random((pop, 4, 4)) < 0.6).astype(np.uint8)
+        buffer.add(
+            Transition(
+                rng.standard_normal((pop, 4, 3)).astype(np.float32),
+                rng.integers(0, 4, (pop, 4)),
+                rng.standard_normal((pop, 4)).astype(np.float32),
+                rng.random((pop, 4)) < 0.2,
+                np.zeros((pop, 4), bool),
+                rng.standard_normal((pop, 4, 3)).astype(np.float32),
+                mask if masks else None,
+            )
+        )
+    return buffer
+
+
+def weights(agent):
+    return agent.cohort.bank.weights[agent.row].numpy().copy()
+
+
+SPECS = st.builds(
+    DQNSpec,
+    lr=st.sampled_from([1e-3, 1e-2]),
+    batch_size=st.sampled_from([1, 7, 16]),
+    tau=st.sampled_from([0.01, 0.5]),
+    double=st.booleans(),
+    loss=st.sampled_from(["mse", "huber"]),
+    max_grad_norm=st.sampled_from([None, 0.1]),
+    normalize_obs=st.booleans(),
+    target_update_interval=st.sampled_from([None, 3]),
+    net_config=st.builds(
+        dict,
+        hidden_size=st.sampled_from([[8], [8, 6]]),
+        activation=st.sampled_from(["ReLU", "Tanh", "ELU"]),
+        layer_norm=st.booleans(),
+    ),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(spec=SPECS, pop=st.integers(2, 5), prioritized=st.booleans(), masks=st.booleans())
+def test_member_of_a_cohort_learns_as_it_would_alone(spec, pop, prioritized, masks):
+    alone, together = agents(spec, pop), agents(spec, pop)
+    cohort = Population(together).cohorts[0]
+    assert cohort.pop == pop
+    # members of one cohort may differ in every column
+    for i, agent in enumerate(alone):
+        for name, factor in (("lr", 1 + i), ("tau", 1 / (1 + i)), ("batch_size", 1)):
+            agent.cohort.hyper[name][0] *= factor
+            cohort.hyper[name][i] *= factor
+    buffer = filled_buffer(pop, 0.5 if prioritized else None, masks)
+    for step in range(1, 4):
+        everyone = np.arange(pop)
+        batch = buffer.sample(spec.batch_size, np.random.default_rng(step), members=everyone)
+        cohort.env_step[:] = step
+        if spec.normalize_obs:
+            cohort.observe(batch.obs, None, np.ones(batch.reward.shape, bool))
+        rows = None if step != 2 else everyone[1:]  # a partial update in between
+        chosen = everyone if rows is None else rows
+        part = buffer_rows(batch, chosen)
+        loss = cohort.update(together[0], part, rows)
+        for k, i in enumerate(chosen.tolist()):
+            lone = alone[i].cohort
+            lone.env_step[:] = step
+            one = buffer_rows(batch, np.array([i]))
+            if spec.normalize_obs:
+                lone.stats.load_state_dict({k2: v[i] for k2, v in cohort.stats.state_dict().items()})
+            single = lone.update(alone[i], one, None)
+            assert torch.allclose(single.value[0], loss.value[k], rtol=1e-5, atol=1e-6)
+            assert torch.allclose(single.td_error[0], loss.td_error[k], rtol=1e-4, atol=1e-5)
+    for a, b in zip(alone, together, strict=True):
+        assert np.allclose(weights(a), weights(b), rtol=1e-5, atol=1e-5)
+        assert np.allclose(a.cohort.bank.target[0], b.cohort.bank.target[b.row], rtol=1e-5, atol=1e-5)
+        assert a.cohort.update_step[0] == b.cohort.update_step[b.row]
+
+
+def buffer_rows(batch, rows):
+    """The batch of some members."""
+    fields = {
+        name: value[rows] if isinstance(value := getattr(batch, name), np.ndarray) else value
+        for name in batch.__dataclass_fields__
+    }
+    return type(batch)(**fields)
+
+
+def test_changing_one_member_never_changes_another():
+    spec = DQNSpec(lr=1e-2, double=True, net_config={"hidden_size": [8, 8]})
+    left, right = Population(agents(spec, 3)), Population(agents(spec, 3))
+    for view in right.cohorts[0].bank.views("weights"):
+        view[1] += 100.0
+    right.cohorts[0].hyper["lr"][1] = 1.0
+    for population in (left, right):
+        batch = filled_buffer(3).sample(16, np.random.default_rng(0))
+        if population is right:
+            batch.reward[1] = 1e6
+        population.cohorts[0].update(population.agents[0], batch)
+    for i in (0, 2):
+        assert weights(left.agents[i]).tobytes() == weights(right.agents[i]).tobytes()
+    assert weights(left.agents[1]).tobytes() != weights(right.agents[1]).tobytes()
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("loss", ["mse", "huber"])
+def test_hand_written_gradient_equals_autograd(double, loss):
+    spec = DQNSpec(double=double, loss=loss, lr=1e-2, net_config={"hidden_size": [8, 8], "activation": "Tanh"})
+    by_hand, by_graph = Population(agents(spec, 2)), Population(agents(spec, 2))
+    by_graph.cohorts[0].engine = "autograd"
+    buffer = filled_buffer(2)
+    for step in range(20):
+        batch = buffer.sample(16, np.random.default_rng(step))
+        outs = [p.cohorts[0].update(p.agents[0], batch) for p in (by_hand, by_graph)]
+        assert torch.allclose(outs[0].value, outs[1].value, rtol=1e-4)
+        assert torch.allclose(outs[0].td_error, outs[1].td_error, rtol=1e-4, atol=1e-5)
+        grads = [p.cohorts[0].bank.grad for p in (by_hand, by_graph)]
+        assert torch.allclose(grads[0], grads[1], rtol=1e-3, atol=1e-6)
+
+
+def test_batch_sizes_may_differ_inside_a_cohort():
+    spec = DQNSpec(lr=1e-2, net_config={"hidden_size": [8]})
+    alone, together = agents(spec, 2), agents(spec, 2)
+    cohort = Population(together).cohorts[0]
+    sizes = np.array([5, 16])
+    cohort.hyper["batch_size"][:] = sizes
+    batch = filled_buffer(2).sample(sizes, np.random.default_rng(0))
+    cohort.update(together[0], batch)
+    for i, agent in enumerate(alone):
+        agent.cohort.hyper["batch_size"][0] = sizes[i]
+        own = buffer_rows(batch, np.array([i]))
+        for name in own.__dataclass_fields__:  # cut the padding away
+            value = getattr(own, name)
+            if isinstance(value, np.ndarray):
+                setattr(own, name, np.ascontiguousarray(value[:, : sizes[i]]))
+        agent.cohort.update(agent, own)
+        assert np.allclose(weights(agent), weights(together[i]), rtol=1e-5, atol=1e-6)
