@@ -186,9 +186,7 @@ def _train(cfg: DictConfig) -> float | None:
     _use_threads(spec.threads)
     from agilerl_exp.training.run import run
 
-    job_dir = Path(HydraConfig.get().runtime.output_dir)
-    with command_line.remembered(job_dir, _job_command_line()):
-        return run(spec, job_dir)
+    return run(spec, Path(HydraConfig.get().runtime.output_dir), _job_command_line())
 
 
 def _use_threads(threads: int | None) -> None:
@@ -201,6 +199,7 @@ def _use_threads(threads: int | None) -> None:
 
 
 def _job_command_line() -> list[str]:
+    """What `resume=` starts from; the run keeps it in the job directory."""
     config = HydraConfig.get()
     named = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
     flags = [f"--config-dir={path}" for path in named]

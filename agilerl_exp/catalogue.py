@@ -102,7 +102,7 @@ def bases() -> dict[str, dict[str, Any]]:
 
 def setting_paths() -> list[str]:
     """The dotted paths of everything that a command line can set, and the names of the groups."""
-    paths = [*PACKAGES, *EXTRA_GROUPS, "resume", *_top_settings()]
+    paths = [*PACKAGES, *PACKAGES.values(), *EXTRA_GROUPS, "resume", *_top_settings()]
     for name, tree in bases().items():
         paths += _leaves(tree, PACKAGES[name.partition("/")[0]] + ".")
     return list(dict.fromkeys(paths))

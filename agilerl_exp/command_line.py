@@ -5,20 +5,15 @@ Must not know: Hydra, and what the settings mean.
 
 from __future__ import annotations
 
-import os
+import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
 
 from agilerl_exp.catalogue import CONF
-from agilerl_exp.errors import AgilerlError, ConfigError, DiskError, JobError
+from agilerl_exp.errors import ConfigError, JobError
 from agilerl_exp.models.plugins import import_source
-
-OVERRIDES = "overrides.yaml"
-"""File of a job directory that holds the command line which `resume=` starts from."""
 
 _ALIASES = {"memory_size": "max_size", "population_size": "pop_size"}
 _ALIAS = re.compile(rf"^(?P<place>\+{{0,2}}(?:[\w@/]+\.)*)(?P<name>{'|'.join(_ALIASES)})(?==)")
@@ -82,24 +77,6 @@ def plugins_ahead(arguments: list[str]) -> list[str]:
     return next((list(overlay["plugins"]) for overlay in found if overlay.get("plugins")), [])
 
 
-@contextmanager
-def remembered(job_dir: Path, command_line: list[str]) -> Iterator[None]:
-    """Keep the command line of a job for `resume=`; a start that is refused leaves the old one in place.
-
-    Raises:
-        DiskError: The file cannot be written.
-    """
-    file = job_dir / OVERRIDES
-    before = file.read_text() if file.is_file() else None
-    _write(file, yaml.safe_dump(command_line))
-    try:
-        yield
-    except AgilerlError as error:
-        if error.exit_code == ConfigError.exit_code and before is not None:
-            _write(file, before)
-        raise
-
-
 def _plain(argument: str) -> str:
     argument = _ALIAS.sub(lambda found: found["place"] + _ALIASES[found["name"]], argument)
     return _OPEN.sub("++env.config.", argument)
@@ -110,20 +87,27 @@ def _resumed(arguments: list[str]) -> list[str]:
     if at is None:
         return arguments
     name = arguments[at].partition("=")[2].strip("'\"")
-    file = Path(name) / OVERRIDES
     if {"-m", "--multirun"} & set(arguments):
         raise ConfigError(f"resume={name}: goes on with one job; for a sweep give hydra.sweep.dir=DIR again")
-    if not file.is_file():
-        raise JobError(f"resume={name}: no job directory (there is no {OVERRIDES} in it)")
     given = [argument for i, argument in enumerate(arguments) if i != at]
     new_keys = {_key(argument) for argument in given}
-    saved = [str(entry) for entry in yaml.safe_load(file.read_text()) or []]
+    saved = _saved(name)
     flags = [entry for entry in saved if entry.startswith("--") and _key(entry) not in new_keys]
     settings = [entry for entry in saved if not entry.startswith("--") and _key(entry) not in new_keys]
     quoted = name.replace("\\", "\\\\").replace("'", "\\'")
     # Hydra wants all settings side by side.
     first = next((i for i, argument in enumerate(given) if _is_setting(argument)), len(given))
     return [*flags, *given[:first], f"hydra.run.dir='{quoted}'", *settings, *given[first:]]
+
+
+def _saved(job_dir: str) -> list[str]:
+    file = Path(job_dir) / "status.json"
+    if not file.is_file():
+        raise JobError(f"resume={job_dir}: no job directory (there is no {file.name} in it)")
+    try:
+        return [str(entry) for entry in json.loads(file.read_text())["overrides"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise JobError(f"resume={job_dir}: {file.name} is unreadable ({error})") from error
 
 
 def _key(argument: str) -> str:
@@ -136,12 +120,3 @@ def _is_setting(argument: str) -> bool:
 
 def _plugin_list(text: str) -> list[str]:
     return [name.strip(" '\"") for name in text.strip("[] ").split(",") if name.strip()]
-
-
-def _write(file: Path, text: str) -> None:
-    draft = file.with_suffix(f".tmp-{os.getpid()}")
-    try:
-        draft.write_text(text)
-        os.replace(draft, file)
-    except OSError as error:
-        raise DiskError(f"{file}: {error.strerror}") from error

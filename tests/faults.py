@@ -1,4 +1,7 @@
-"""A disk that fails, or a process that dies, at the k-th file operation."""
+"""A disk that fails, or a process that dies, at the k-th file operation.
+
+`os.fsync` only counts here: what it orders shows after a power cut, which no test of one machine can make.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class Counter:
                 if name == "write" and len(args[1]) > 1:
                     real(args[0], args[1][: len(args[1]) // 2])  # a write breaks off in the middle
                 self.fault(name)
-            return real(*args, **kwargs)
+            return None if name == "fsync" else real(*args, **kwargs)
 
         return operation
 
@@ -49,7 +52,7 @@ def failing(k: int, number: int) -> Iterator[Counter]:
 
 
 def killed(k: int, work: Callable[[], object]) -> bool:
-    """Run `work` in a child that is killed (SIGKILL) at its k-th file operation. True: it was; False: it ended."""
+    """Run `work` in a child that is killed (SIGKILL) at its k-th file operation; False: it ended before."""
     pid = os.fork()
     if pid == 0:
         code = 1

@@ -1,4 +1,4 @@
-"""Small environments whose every number is known beforehand. Shared by the tests; the product never imports this."""
+"""Small environments whose every number is known beforehand. The product never imports this."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class Legal(Steps):
 
 
 class Breaks(Steps):
-    """At its n-th step ever: raises ("raise"), ends the process ("exit") or gives a bad number ("reward", "obs")."""
+    """At its n-th step ever: raises ("raise"), ends the process ("exit"), gives a bad "reward" or "obs"."""
 
     def __init__(self, n: int = 5, how: str = "raise", value: str = "nan") -> None:
         super().__init__(cuts=[3])
@@ -217,10 +217,10 @@ class Added(gym.RewardWrapper):
 
 
 class Batch(VectorEnv):
-    """Hand-written vector env of 2 copies: copy 0 ends at every 2nd step, copy 1 at every 3rd; obs = (t, copy).
+    """Hand-written vector env of 2 copies: episodes of 2 steps in copy 0, of 3 in copy 1; obs = (t, copy).
 
-    Hands out its own arrays and overwrites them. In SAME_STEP mode final_obs comes as `final`: "rows" (an array
-    of whole observations), "batch" (one array) or None (left out).
+    Hands out its own arrays and overwrites them. In SAME_STEP mode final_obs comes as `final`: "rows" (an
+    array of whole observations), "batch" (one array) or None (left out).
     """
 
     def __init__(

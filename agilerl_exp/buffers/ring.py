@@ -32,13 +32,14 @@ class Rings:
         """
         if len(rings) == 1:
             count = counts if isinstance(counts, int) else int(counts[0])
-            return self._claim_one(int(rings[0]), count)
+            return self.claim_one(int(rings[0]), count)
         where, keep = self._claim_many(rings, counts)
         self.cursors[rings] = (self.cursors[rings] + counts) % self.capacity
         self.sizes[rings] = np.minimum(self.sizes[rings] + counts, self.capacity)
         return where, keep
 
-    def _claim_one(self, ring: int, count: int) -> tuple[Where, np.ndarray | None]:
+    def claim_one(self, ring: int, count: int) -> tuple[Where, np.ndarray | None]:
+        """`claim` for one ring, in plain integers: the fast path of a lone member."""
         capacity = self.capacity
         start, base = int(self.cursors[ring]), ring * capacity
         self.cursors[ring] = (start + count) % capacity

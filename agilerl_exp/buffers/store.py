@@ -89,6 +89,8 @@ class Store:
         """
         widths: dict[str, int] = {}
         ends = _ends(t)
+        if t.next_mask is not None:
+            ends["next_mask"] = np.zeros(t.next_mask.shape, np.uint8)  # whatever dtype masks come in
         start: dict[str, Tree] = {"obs": t.obs, "action": t.action}
         if self._has_first_ends:
             start |= {f"one_{name}": value for name, value in ends.items()} | {"one_terminated": _FLAG}
@@ -139,8 +141,9 @@ class Store:
         put("action", where, t.action, keep)
         put("reward", where, t.reward, keep)
         put("terminated", where, t.terminated, keep)
-        for name, value in _ends(t).items():
-            put(name, where, value, keep)
+        put("next_obs", where, t.next_obs, keep)
+        if t.next_mask is not None:
+            put("next_mask", where, t.next_mask, keep)
         return where
 
     def _add_windows(self, t: Transition, members: np.ndarray | None, valid: np.ndarray | None) -> Where:
@@ -191,7 +194,7 @@ class Store:
         table = self.rings.table
         table.put_blocks(where, rows.start)
         table.put("reward", where, rows.rewards)
-        table.put("length", where, rows.length)
+        table.put("length", where, np.asarray(rows.length))
         table.put("terminated", where, terminated, rows.source)
         for name, value in ends.items():
             table.put(name, where, value, rows.source)
@@ -202,7 +205,7 @@ class Store:
         if not self.shared:
             return self.rings.claim(rows, counts)
         total = counts * len(rows) if isinstance(counts, int) else int(counts.sum())
-        return self.rings.claim(np.zeros(1, np.int64), total)
+        return self.rings.claim_one(0, total)
 
     def state_dict(self) -> dict[str, Any]:
         """Filled rows, cursors and open windows; arrays are views of the live storage."""

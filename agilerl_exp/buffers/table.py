@@ -43,8 +43,7 @@ def _plan(value: Tree, widths: dict[str, int]) -> Node:
         return {key: _plan(child, widths) for key, child in value.items()}
     if isinstance(value, tuple):
         return tuple(_plan(child, widths) for child in value)
-    array = np.asarray(value)
-    kind, shape = _kind(array.dtype), array.shape[2:]
+    kind, shape = _kind(value.dtype), value.shape[2:]
     start = widths.get(kind, 0)
     widths[kind] = start + prod(shape)
     return Leaf(kind, start, widths[kind], shape)
@@ -125,9 +124,10 @@ def _columns(node: Node, blocks: Blocks) -> Any:
 
 
 def _put(column: Any, where: Where, value: Tree, keep: np.ndarray | None) -> None:
-    if isinstance(column, _Column):
-        flat = np.asarray(value).reshape(column.shape)
-        column.rows[where] = flat if keep is None else flat[keep]
+    if type(column) is _Column:
+        rows, shape = column
+        flat = value.reshape(shape)
+        rows[where] = flat if keep is None else flat[keep]
     elif isinstance(column, dict):
         for key, child in column.items():
             _put(child, where, value[key], keep)

@@ -276,7 +276,7 @@ class MemberEnvs:
             if final is None or (isinstance(final, np.ndarray) and final[row] is None):
                 raise EnvError(
                     f"member {self._member}, env {row}: an episode ended without info['final_obs']; in "
-                    "SAME_STEP mode the vector env must give the last observation there (or use NEXT_STEP mode)"
+                    "SAME_STEP mode a vector env must give the last observation there (or use NEXT_STEP)"
                 )
             observations.put_row(next_obs, row, observations.take_row(final, row))
             if next_mask is not None:

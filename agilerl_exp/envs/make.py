@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from agilerl_exp.envs import plain
 from agilerl_exp.envs.adapter import MemberEnvs
 from agilerl_exp.envs.keepers import ArrayKeeper, ReplayKeeper, proves
 from agilerl_exp.envs.observations import reader
@@ -93,6 +94,7 @@ def _entry_point(spec: EnvSpec, seeds: Sequence[int], member: int) -> MemberEnvs
     if not exact and not asked:
         return None
     env = make()
+    plain.seed_spaces(env, seeds[0])  # a vector environment draws their seeds from the system otherwise
     try:
         return MemberEnvs(env, seeds, member, ArrayKeeper(env, exact))
     except ConfigError:

@@ -16,6 +16,9 @@ from gymnasium import spaces
 
 _MAX_ITEMS = 256
 _MAX_BYTES = 65_536
+_SCALARS = frozenset((type(None), bool, int, float, str))
+_NUMPY = (np.ndarray, np.generic)
+_NESTED = (spaces.Dict, spaces.Tuple)
 _SKIP = object()
 
 
@@ -40,7 +43,7 @@ def _encode(value: Any) -> Any:
         return {"int": str(value)}  # the state of a generator has 128 bits, more than a JSON reader must keep
     if type(value) is float:
         return {"float": value.hex()}
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+    if isinstance(value, _NUMPY) and value.dtype.kind in "biufc":
         raw = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode("ascii")
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
         return {kind: [value.dtype.str, list(value.shape), raw]}
@@ -81,18 +84,34 @@ def layers(env: Any) -> Iterator[Any]:
         env = vars(env).get("env")
 
 
-def memory(env: Any, max_bytes: int = _MAX_BYTES) -> dict[str, Any]:
-    """Copies of all plain attributes of all layers, as `layer.attribute`; large ones are left out.
+def memory(
+    env: Any, max_bytes: int = _MAX_BYTES, known: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Copies of the plain attributes of all layers, as `layer.attribute`; large ones are left out.
 
     A frame buffer or a log is large; a counter, a level or a physical state is not.
+
+    Args:
+        env: the outermost layer.
+        max_bytes: the largest array that is copied.
+        known: from `constants`; what is still the same is left out.
     """
     found = {}
     for depth, layer in enumerate(layers(env)):
+        same = known[depth] if known else {}
         for name, value in vars(layer).items():
-            copied = _copy(value, max_bytes)
-            if copied is not _SKIP:
+            if type(value) in _SCALARS:
+                if same.get(name, _SKIP) is value:
+                    continue
+                found[f"{depth}.{name}"] = value
+            elif (copied := _copy(value, max_bytes)) is not _SKIP:
                 found[f"{depth}.{name}"] = copied
     return found
+
+
+def constants(env: Any) -> list[dict[str, Any]]:
+    """The scalar attributes of each layer, to tell later which of them have changed."""
+    return [{k: v for k, v in vars(layer).items() if type(v) in _SCALARS} for layer in layers(env)]
 
 
 def recall(env: Any, remembered: dict[str, Any]) -> None:
@@ -106,11 +125,11 @@ def recall(env: Any, remembered: dict[str, Any]) -> None:
 
 
 def _copy(value: Any, max_bytes: int) -> Any:
-    if value is None or type(value) in (bool, int, float, str):
+    if type(value) in _SCALARS:
         return value
     if isinstance(value, str):  # numpy's, e.g. the result of a choice
         return str(value)
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, _NUMPY):
         return value.copy() if value.dtype.kind in "biufc" and value.nbytes <= max_bytes else _SKIP
     if type(value) not in (list, tuple, dict) or len(value) > _MAX_ITEMS:
         return _SKIP
@@ -124,7 +143,7 @@ def _copy(value: Any, max_bytes: int) -> Any:
 
 def generators(env: Any) -> dict[str, dict[str, Any]]:
     """The state of every numpy generator of all layers and of their spaces, by place."""
-    return {place: dict(generator.bit_generator.state) for place, generator in _generators(env)}
+    return {place: {**generator.bit_generator.state} for place, generator in _generators(env)}
 
 
 def seed_spaces(env: Any, seed: int) -> None:
@@ -146,6 +165,8 @@ def _generators(env: Any, wanted: dict[str, Any] | None = None) -> Iterator[tupl
     seen: set[int] = set()
     for depth, layer in enumerate(layers(env)):
         for name, value in list(vars(layer).items()):
+            if type(value) in _SCALARS:
+                continue
             place = f"{depth}.{name}"
             if isinstance(value, spaces.Space):
                 yield from _of_space(place, value, seen, wanted or {})
@@ -162,7 +183,7 @@ def _of_space(
     seen.add(id(space))
     if space._np_random is not None or place in wanted:  # made by the space at its first draw
         yield place, space.np_random
-    if isinstance(space, spaces.Dict | spaces.Tuple):
+    if isinstance(space, _NESTED):
         named = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, part in named:
             yield from _of_space(f"{place}[{key}]", part, seen, wanted)

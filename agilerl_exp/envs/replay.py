@@ -55,8 +55,8 @@ class Replayable(gym.Wrapper):
         """Begin an episode and a new record of it."""
         if not self._begun:
             self._first_seed = seed
-            self._fresh = plain.memory(self.env)
-        self._memory = plain.memory(self.env)
+            self._fresh, self._known = plain.memory(self.env), plain.constants(self.env)
+        self._memory = plain.memory(self.env, known=self._known)
         self._generators = plain.generators(self.env)
         self._first = not self._begun
         self._reset = {"seed": seed, "options": options}

@@ -59,17 +59,19 @@ class Workers(AsyncVectorEnv):
         self.error_queue.close()
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        """Raise the first error of a worker with its own words.
+        """Raise what the first of the failed workers said, first by its number and not by time.
 
         Replaces gymnasium's method, which formats the traceback with `%` and fails on one that holds a `%`.
         """
-        if all(successes):
+        failed = [index for index, success in enumerate(successes) if not success]
+        if not failed:
             return
-        try:
-            index, kind, value, trace = self.error_queue.get(timeout=_GRACE_S)
-        except queue.Empty:
-            index = list(successes).index(False)
-            raise EnvError(f"env {index}: its worker failed and could not say why") from None
+        said = []
+        with contextlib.suppress(queue.Empty):
+            said = [self.error_queue.get(timeout=_GRACE_S) for _ in failed]
+        if not said:
+            raise EnvError(f"env {failed[0]}: its worker failed and could not say why")
+        index, kind, value, trace = min(said, key=lambda report: report[0])
         if issubclass(kind, EnvError):
             raise EnvError(str(value))
         raise EnvError(f"env {index}: {kind.__name__}: {value}\n{trace}")

@@ -31,34 +31,36 @@ class Display(Protocol):
         """End; with a summary (label -> number or text), show it as a table."""
 
 
-def make_display(
-    total_steps: int, *, members: int = 1, start: int = 0, stream: TextIO | None = None
-) -> Display:
+def make_display(total_steps: int, *, members: int = 1, stream: TextIO | None = None) -> Display:
     """A display for a run.
 
     Args:
         total_steps: env steps of a member at the end of the run.
         members: how many members; steps/s counts the env steps of all.
-        start: env steps of a member that are already done (resume).
         stream: where to; None: stderr.
     """
     stream = sys.stderr if stream is None else stream
-    pace = _Pace(total_steps, members, start)
+    pace = _Pace(total_steps, members)
     return _Terminal(pace, stream) if stream.isatty() else _Plain(pace, stream)
 
 
 class _Pace:
-    """Env steps a second and the time left, over the recent reports."""
+    """Env steps a second and the time left, over the recent reports.
 
-    def __init__(self, total: int, members: int, start: int) -> None:
-        self.total, self.step = total, start
+    The first report is where the count starts: a resumed run has steps that nobody waited for.
+    """
+
+    def __init__(self, total: int, members: int) -> None:
+        self.total, self.step = total, 0
         self._members = members
-        self._time = time.monotonic()
+        self._time: float | None = None
         self._rate: float | None = None
 
     def advance(self, step: int) -> None:
         now = time.monotonic()
-        if step > self.step and now > self._time:
+        if self._time is None:
+            self._time = now
+        elif step > self.step and now > self._time:
             rate = (step - self.step) / (now - self._time)
             self._rate = rate if self._rate is None else 0.8 * self._rate + 0.2 * rate
             self._time = now
@@ -121,13 +123,15 @@ class _Terminal:
             redirect_stderr=False,
         )
         self._drawn = float("-inf")
-        self._live.start()
-        # A run may end without any clean-up (a second Ctrl-C): the cursor must not stay hidden.
-        self._console.show_cursor(True)
 
     def update(self, row: Row) -> None:
         self._row = row
         self._pace.advance(row["env_step"])
+        if not self._live.is_started:
+            with suppress(OSError, ValueError):
+                self._live.start()
+                # A run may end without any clean-up (a second Ctrl-C): the cursor must not stay hidden.
+                self._console.show_cursor(True)
         if time.monotonic() - self._drawn >= _REDRAW:
             self._draw()
 

@@ -81,7 +81,7 @@ def replace_file(path: Path, data: bytes) -> None:
     new = scratch(path)
     with disk_errors(path, len(data)):
         try:
-            new.unlink(missing_ok=True)
+            sweep(path.parent, re.escape(path.name))
             write_new(new, [data])
             os.replace(new, path)
         except OSError:

@@ -5,6 +5,7 @@ Must not know: what is done about a difference.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -21,20 +22,26 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 def environment() -> dict[str, Any]:
     """This process: `versions` and `threads` by name, and the `cpu`."""
     torch = sys.modules.get("torch")
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
     threads = {
         name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     }
     return {
-        "versions": versions,
+        "versions": _versions(),
         "threads": {"torch": torch.get_num_threads() if torch is not None else None, **threads},
         "cpu": _cpu_type(),
     }
 
 
+@functools.cache
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions
+
+
+@functools.cache
 def _cpu_type() -> str:
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -30,7 +30,6 @@ from agilerl_exp.run import durable, state
 from agilerl_exp.run.environment import environment
 from agilerl_exp.run.lock import Lock
 
-_FILES = r"(spec|run_info|status|result)\.json|git\.diff"
 _GIT_SECONDS = 5
 _MAX_DIFF_BYTES = 4 << 20
 
@@ -116,8 +115,6 @@ class Job:
         self._write_status(state="COMPLETED")
 
     def _open(self) -> None:
-        with durable.disk_errors(self.job_dir, 0):
-            durable.sweep(self.job_dir, _FILES)
         before = self._read("status.json")
         if before and before.get("fingerprint") == self._fingerprint and before.get("state") == "COMPLETED":
             self._status, self.complete = before, True

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agilerl_exp.errors import JobError
+from agilerl_exp.errors import DiskError, JobError
 from agilerl_exp.run import durable
 
 _NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
@@ -86,8 +86,9 @@ class Lock:
                     durable.write_new(path, [_card()])
                 self._pid_file = path
                 return
-            except durable.DiskError as error:
+            except DiskError as error:
                 if not isinstance(error.__cause__, FileExistsError):
+                    path.unlink(missing_ok=True)
                     raise
             if not _dead(_read_card(path)):
                 break

@@ -160,6 +160,7 @@ class Streams:
                 raise CheckpointError(
                     f"random streams: saved with {field}={state[field]}, the run has {field}={own}"
                 )
-        self._streams.clear()
+        for stream in self._streams.values():
+            stream.counters[:] = 0
         for name, counters in state["counters"].items():
             self.stream(name).counters[:] = counters

@@ -1,4 +1,4 @@
-"""Rows of a buffer against a plain Python oracle: random episodes, reset slots, absent members, wraps, resumes."""
+"""Rows of a buffer against a plain Python oracle: random episodes, reset slots, absent members, resumes."""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ import pytest
 from agilerl_exp.buffers import ReplayBuffer, Transition, store
 from agilerl_exp.errors import ConfigError, SpaceError
 
+NEXT = np.array([1, 0])  # from one [t, episode] to the next
+
 
 def step(
     obs, next_obs=None, *, reward=None, terminated=None, truncated=None, action=None, **rest
@@ -41,12 +43,12 @@ def every_row(buffer: ReplayBuffer, **kwargs):
 
 
 def counted_episodes(num_envs: int, steps: int, length: int):
-    """Vector steps of envs that count [t, episode] and are cut after `length` steps; next_obs is the true one."""
+    """Vector steps of envs that show [t, episode] and are cut after `length` steps."""
     for i in range(steps):
         t, episode = i % length, i // length
         obs = np.tile(np.array([t, episode], np.float32), (1, num_envs, 1))
         truncated = np.full((1, num_envs), t == length - 1)
-        yield step(obs, obs + [1, 0], reward=np.full((1, num_envs), float(i)), truncated=truncated)
+        yield step(obs, obs + NEXT, reward=np.full((1, num_envs), float(i)), truncated=truncated)
 
 
 def test_batch_of_two_members_by_hand():
@@ -99,7 +101,7 @@ def test_the_observation_after_a_cut_is_the_last_of_its_episode():
     for t in counted_episodes(1, 60, 10):
         buffer.add(t)
     batch = every_row(buffer)
-    np.testing.assert_array_equal(batch.next_obs, batch.obs + [1, 0])
+    np.testing.assert_array_equal(batch.next_obs, batch.obs + NEXT)
     cut = batch.obs[0, :, 0] == 9
     assert cut.sum() == 3 and (batch.next_obs[0, cut, 0] == 10).all() and (batch.terminated == 0).all()
 
@@ -175,7 +177,7 @@ def test_neither_the_env_nor_a_batch_shares_memory_with_the_ring(n_step):
     for i in range(64):
         t = i % 8
         reused[:] = (t, i // 8)
-        transition = step(reused, reused + [1, 0], truncated=np.array([[t == 7]]))
+        transition = step(reused, reused + NEXT, truncated=np.array([[t == 7]]))
         buffer.add(transition)
         reused[:] = -5
     batch = every_row(buffer)
@@ -246,7 +248,7 @@ def test_rings_that_do_not_fit_are_refused_with_the_size_that_does(monkeypatch):
     monkeypatch.setattr(store, "free_bytes", lambda: 100_000)
     # a row: obs 4, next_obs 4, reward, terminated, action = 11 words = 44 bytes; two rings: 88 bytes
     obs = np.zeros((2, 1, 4), np.float32)
-    with pytest.raises(ConfigError, match="max_size=796: 2 ring.* fits is 795"):
+    with pytest.raises(ConfigError, match=r"max_size=796: 2 ring.* fits is 795"):
         ReplayBuffer(796).add(step(obs))
     ReplayBuffer(795).add(step(obs))
     with pytest.raises(ConfigError, match="fits is 460"):  # and two trees of at most 32 bytes a row

@@ -1,4 +1,4 @@
-"""conf/ mirrors models/: every option composes and validates, no key is unknown, no value repeats a default unseen."""
+"""conf/ mirrors models/: every option composes and validates, no value repeats a default unseen."""
 
 from __future__ import annotations
 
@@ -75,9 +75,6 @@ def test_config_yaml_shows_the_defaults_of_the_top_level():
 
 def test_composed_tree_holds_every_field_of_every_spec():
     spec = spec_of()
-    assert config_of() == spec.to_config() | {"plugins": [], "resume_allow": []} | (
-        {} if "resume" in config_of() else {k: v for k, v in spec.to_config().items() if k != "resume"}
-    )
     composed = config_of()
     assert {k: v for k, v in spec.to_config().items() if k != "resume"} == composed
 

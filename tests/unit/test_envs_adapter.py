@@ -53,7 +53,7 @@ def test_same_step_mode_without_final_obs_stops_at_the_first_episode_end() -> No
     envs = MemberEnvs(probe_envs.Batch(AutoresetMode.SAME_STEP, None), member=3)
     envs.reset()
     envs.step(np.zeros(2, int))
-    with pytest.raises(EnvError, match="member 3, env 0.*'final_obs'"):
+    with pytest.raises(EnvError, match=r"member 3, env 0.*'final_obs'"):
         envs.step(np.zeros(2, int))
 
 
@@ -140,7 +140,7 @@ def test_actions_count_from_zero_and_the_environment_gets_its_start() -> None:
     envs = make("Offset")
     envs.reset()
     assert envs.step(np.array([0, 2])).reward.tolist() == [5.0, 7.0]
-    with pytest.raises(EnvError, match="ValueError.*8"):
+    with pytest.raises(EnvError, match=r"ValueError.*8"):
         envs.step(np.array([3, 0]))
 
 

@@ -222,7 +222,7 @@ def test_an_entry_point_that_was_asked_for_but_cannot_be_saved_is_not_exact() ->
 def test_entry_point_and_copies_play_the_same_game() -> None:
     spec = EnvSpec(id="CartPole-v1")
     envs = make_member_envs(spec, [11, 12, 13, 14])
-    obs, _ = envs.reset()
+    envs.reset()
     single = gym.make("CartPole-v1")
     single.reset(seed=0)
     single.unwrapped.state = tuple(envs._env.state[:, 2])

@@ -41,13 +41,7 @@ ONLY_IN = {
     "omegaconf": {"app.py", "sweep/"},
     "wandb": {"run/trackers.py"},
     "accelerate": {"run/distributed.py"},
-    "importlib": {
-        "models/_resolve.py",
-        "models/registry.py",
-        "models/plugins.py",
-        "envs/source.py",
-        "run/job.py",
-    },
+    "importlib": {"models/_resolve.py", "models/registry.py", "models/plugins.py"},
 }
 FREE_OF = {
     "models": {"torch", "numpy", "hydra", "omegaconf", "gymnasium", "safetensors"},
