@@ -116,11 +116,17 @@ class Serial:
         self.target.load_state_dict(self.q.state_dict())
         self.optimizer = torch.optim.Adam(self.q.parameters(), lr=LR)
         self.envs = gym.make_vec(
-            "CartPole-v1", num_envs=args.envs, vectorization_mode="vector_entry_point" if args.envs >= 4 else "sync"
+            "CartPole-v1",
+            num_envs=args.envs,
+            vectorization_mode="vector_entry_point" if args.envs >= 4 else "sync",
         )
         self.obs, _ = self.envs.reset(seed=seed)
         self.ended = np.zeros(args.envs, bool)
-        self.rows = [np.zeros((SIZE, 4), np.float32), np.zeros((SIZE, 4), np.float32), np.zeros(SIZE, np.int64)]
+        self.rows = [
+            np.zeros((SIZE, 4), np.float32),
+            np.zeros((SIZE, 4), np.float32),
+            np.zeros(SIZE, np.int64),
+        ]
         self.rows += [np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)]
         self.steps = self.cursor = self.clock = self.updates = 0
 

@@ -42,7 +42,8 @@ def failing(k: int, number: int) -> Iterator[Counter]:
     """Within the block the k-th file operation raises OSError(number)."""
 
     def fault(name: str) -> None:
-        raise OSError(number, os.strerror(number), f"<{name}>")
+        names = () if name in ("write", "fsync", "ftruncate") else (f"<{name}>",)  # those know no path
+        raise OSError(number, os.strerror(number), *names)
 
     counter = Counter(k, fault)
     with pytest.MonkeyPatch.context() as patch:

@@ -114,7 +114,8 @@ class RLAlgorithm:
     def networks_as_modules(self) -> dict[str, torch.nn.Module]:
         """Ordinary modules whose parameters view this agent's row; clone a state_dict before saving it."""
         weights = [view[self.row] for view in self.cohort.bank.views("weights")]
-        out, start = {}, 0
+        out: dict[str, torch.nn.Module] = {}
+        start = 0
         for name, net in self.cohort.nets.items():
             count = len(net.shapes())
             out[name] = net.module(weights[start : start + count])
@@ -238,7 +239,12 @@ class RLAlgorithm:
     def cohort_key(self) -> tuple[Any, ...]:
         """Agents of equal key may share a cohort: same maths, architectures and Static fields."""
         shared = self.spec.model_dump(exclude={*tunables(type(self.spec)), "hp_config"})
-        return (type(self), *sorted(self.cohort.nets.items()), repr(sorted(shared.items())), self.cohort.engine)
+        return (
+            type(self),
+            *sorted(self.cohort.nets.items()),
+            repr(sorted(shared.items())),
+            self.cohort.engine,
+        )
 
     def _is_single(self, obs: Any) -> bool:
         leaf, space = _first(obs), self.observation_space

@@ -53,7 +53,7 @@ class ReplayBuffer:
         keep_one_step: bool = False,
         gamma: float = 0.99,
         shared: bool = False,
-        device: str = "cpu",
+        device: Any = "cpu",
     ) -> None:
         self.gamma, self.alpha, self.beta, self.epsilon = gamma, alpha, beta, epsilon
         self.device = device
@@ -123,25 +123,27 @@ class ReplayBuffer:
             self._plant()
         elif members is None and len(transition.reward) != len(store.members):
             raise ValueError(f"{len(transition.reward)} members given, the buffer holds {len(store.members)}")
-        self._enter(store.add(transition, members))
+        where = store.add(transition, members)
+        if self._priorities is not None:
+            self._enter(self._priorities, where)
 
     def flush(self, members: np.ndarray | None = None) -> None:
         """Store the open n-step windows of members (None: all) as if they had been truncated here."""
-        self._enter(self._store.flush(members))
+        where = self._store.flush(members)
+        if self._priorities is not None:
+            self._enter(self._priorities, where)
 
     def _plant(self) -> None:
         if self.alpha is not None:
             self._priorities = Priorities(len(self._store.members), self.max_size, self.alpha, self.epsilon)
 
-    def _enter(self, where: Where) -> None:
-        if self._priorities is None:
-            return
+    def _enter(self, priorities: Priorities, where: Where) -> None:
         rows = np.arange(where.start, where.stop) if isinstance(where, slice) else where
         if self.shared:
             members = self._store.members
-            self._priorities.enter(np.repeat(members, len(rows)), np.tile(rows, len(members)))
+            priorities.enter(np.repeat(members, len(rows)), np.tile(rows, len(members)))
         else:
-            self._priorities.enter(*np.divmod(rows, self.max_size))
+            priorities.enter(*np.divmod(rows, self.max_size))
 
     def sample(
         self,
@@ -268,8 +270,10 @@ class ReplayBuffer:
                 f"this run {self.alpha is not None}"
             )
         self._store.load_state_dict(state, self.alpha is not None)
-        self._plant()
-        if self._priorities is not None and self.allocated:
+        self._priorities = None
+        if self.allocated:
+            self._plant()
+        if self._priorities is not None:
             self._priorities.highest[:] = state["highest_priority"]
             for member in range(len(self._store.members)):
                 self._priorities.trees.load(member, state[f"priorities.{member}"])

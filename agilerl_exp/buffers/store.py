@@ -57,6 +57,7 @@ class Store:
         self.rings: Rings
         self.windows: Windows | None = None
         self.members = np.zeros(0, np.int64)
+        self._masked = False
 
     @property
     def _has_first_ends(self) -> bool:
@@ -115,12 +116,15 @@ class Store:
             )
         self.rings = Rings(fields, rings, self.max_size)
         self.members = np.arange(layout.members)
+        self._masked = "next_mask" in fields
         if self.n_step > 1:
             self.windows = Windows(layout.start, layout.last, layout.members * layout.copies, self.n_step)
         self.layout = layout
 
     def add(self, t: Transition, members: np.ndarray | None) -> Where:
         """Store a vector step and return the table rows it filled."""
+        if (t.next_mask is None) is self._masked:
+            raise ValueError("next_mask: must come with every transition or with none")
         valid = t.valid
         if valid is not None and np.count_nonzero(valid) == valid.size:
             valid = None
@@ -238,6 +242,7 @@ class Store:
                     f"replay buffer: the checkpoint has {name}={state[name]}, this run {getattr(self, name)}"
                 )
         if "members" not in state:
+            self.layout = self.windows = None
             return
         parts = [{name: from_json(node) for name, node in state[part]} for part in ("start", "end", "last")]
         self._allocate(Layout(state["members"], state["copies"], *parts), prioritized)
@@ -248,6 +253,7 @@ class Store:
         if self.windows is not None:
             for name, array in _arrays(self.windows).items():
                 array[...] = state[f"windows.{name}"]
+            self.windows.align()
 
 
 def _ends(t: Transition) -> dict[str, Tree]:

@@ -155,7 +155,12 @@ class Table:
 
     def put(self, name: str, where: Where, value: Tree, keep: np.ndarray | None = None) -> None:
         """Copy a field into the rows `where`; `keep` picks rows of `value`, its leading axes flattened."""
-        _put(self._columns[name], where, value, keep)
+        column = self._columns[name]
+        if keep is None and type(column) is _Column:  # the common case, without a further call
+            rows, shape = column
+            rows[where] = value.reshape(shape)
+        else:
+            _put(column, where, value, keep)
 
     def put_blocks(self, where: Where, blocks: Blocks) -> None:
         """Copy records of a table whose fields are the first ones of this table."""

@@ -125,7 +125,7 @@ class Windows:
         count = self.open[lanes] + 1
         complete = np.where(end, count, count == self.n_step)
         self.open[lanes] = count - complete
-        self._align()
+        self.align()
         source = np.repeat(np.arange(len(lanes)), complete)
         return self._rows(
             lanes[source], head[source], count, complete, source if keep is None else keep[source]
@@ -137,7 +137,7 @@ class Windows:
         self.open[lanes] = 0
         lane = np.repeat(lanes, count)
         head = self.head[lane]
-        self._align()
+        self.align()
         return self._rows(lane, head, count, count, np.arange(len(lane)))
 
     def _keep(self, where: Where, lanes: Where, fields: dict[str, Tree], keep: np.ndarray | None) -> None:
@@ -146,12 +146,12 @@ class Windows:
         for name in self.last.fields:
             self.last.put(name, lanes, fields[name], keep)
 
-    def _align(self) -> None:
-        """Lanes without open windows may go on at any slot: at that of the others, if those agree."""
+    def align(self) -> None:
+        """Find out whether lanes with open windows agree on a slot; lanes without one then join them."""
         busy = self.head[self.open > 0]
         self._aligned = not len(busy) or bool((busy == busy[0]).all())
         if self._aligned:
-            self.head[:] = busy[0] if len(busy) else 0
+            self.head[:] = busy[0] if len(busy) else self.head[0]
 
     def _rows(
         self, lane: np.ndarray, head: np.ndarray, count: np.ndarray, complete: np.ndarray, source: np.ndarray

@@ -84,13 +84,28 @@ class Split:
         step = self._whole.step(full.reshape(-1, *actions.shape[2:]))
         return [Step(*(take_rows(part, self._slices[i]) for part in step)) for i in members.tolist()]
 
+    @property
+    def exact(self) -> bool:
+        """Whether a restored run continues byte for byte."""
+        return self._whole.exact
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running episodes of all copies."""
+        return self._whole.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> tuple[list[Seen], np.ndarray]:
+        """Continue the saved episodes; returns what to act on and which were cut (P, N)."""
+        obs, mask, cut = self._whole.load_state_dict(state)
+        seen = [(take_rows(obs, s), None if mask is None else mask[s]) for s in self._slices]
+        return seen, cut.reshape(len(self._slices), self.num_envs)
+
     def close(self) -> None:
         """Close the environment."""
         self._whole.close()
 
 
 def blocks_of(env: VectorEnv | Callable[[int], VectorEnv | MemberEnvs], pop: int) -> Blocks | Split:
-    """The blocks of a population from what a library user gives: a callable member -> VectorEnv, or one VectorEnv."""
+    """The blocks of what a library user gives: a callable member -> VectorEnv, or one VectorEnv."""
     if isinstance(env, VectorEnv):
         return Split(MemberEnvs(env), pop)
     made = (env(i) for i in range(pop))

@@ -9,7 +9,7 @@ Three writings of the same function: `apply` (autograd), `forward`/`backward` (b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any
@@ -22,7 +22,7 @@ from agilerl_exp.models.network import MlpSpec
 
 LAYER_NORM_EPS = 1e-5
 # Derivatives as functions of the output (which `forward` keeps), as the kernels behind autograd compute them.
-_BY_OUTPUT = {
+_BY_OUTPUT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "ReLU": lambda grad, out: torch.ops.aten.threshold_backward(grad, out, 0),
     "Tanh": torch.ops.aten.tanh_backward,
     "Sigmoid": torch.ops.aten.sigmoid_backward,

@@ -75,7 +75,13 @@ class Maths(Protocol):
         """The loss, differentiable by autograd."""
 
     def gradient(
-        self, nets: Mapping[str, Mlp], params: Params, target: Params, batch: Minibatch, spec: Any, out: Params
+        self,
+        nets: Mapping[str, Mlp],
+        params: Params,
+        target: Params,
+        batch: Minibatch,
+        spec: Any,
+        out: Params,
     ) -> Loss:
         """The same loss, its gradient written into `out` by hand; asked only where every net has a backward."""
 

@@ -50,13 +50,7 @@ def write_checkpoint(root: Path, step: int, policy: State, resume: State, meta: 
     """
     if shared := set(policy) & set(resume):
         raise ValueError(f"in both parts of the checkpoint: {sorted(shared)}")
-    path = root / f"step-{step}"
-    _write(path, {"policy": policy, "resume": resume}, meta, step)
-    with durable.disk_errors(root, 0):
-        for later, other in steps(root):
-            if later > step:
-                durable.remove(other)
-    return path
+    return _write(root / f"step-{step}", {"policy": policy, "resume": resume}, meta, step)
 
 
 def write_directory(path: Path, content: State, meta: Mapping[str, Any]) -> Path:
@@ -103,6 +97,9 @@ def _write(path: Path, parts: Mapping[str, State], meta: Mapping[str, Any], step
             manifest = {"schema": SCHEMA, "step": step, "complete": complete, "files": files, **environment()}
             durable.write_new(new / MANIFEST, [_seal({**manifest, "meta": state.plain(meta)})])
             durable.sync_folder(new)
+            for later, other in steps(path.parent):
+                if step is not None and later > step:
+                    durable.remove(other)
             durable.replace_folder(new, path)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)

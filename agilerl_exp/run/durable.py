@@ -60,6 +60,9 @@ def write_new(path: Path, chunks: Iterable[Chunk]) -> tuple[int, str]:
             size += len(chunk)
             write_all(fd, chunk)
         os.fsync(fd)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(fd)
     return size, digest.hexdigest()

@@ -182,8 +182,7 @@ class Job:
 
     def _release(self) -> None:
         for lock in self._locks:
-            with suppress(OSError):
-                lock.release()
+            lock.release()
         self._locks.clear()
 
 

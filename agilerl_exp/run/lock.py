@@ -66,9 +66,13 @@ class Lock:
                 return
             raise self._refusal(path) from None
         _held.add(self._fd)
-        with durable.disk_errors(path, 0):
-            os.ftruncate(self._fd, 0)
-            durable.write_all(self._fd, _card())
+        try:
+            with durable.disk_errors(path, 0):
+                os.ftruncate(self._fd, 0)
+                durable.write_all(self._fd, _card())
+        except DiskError:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Give the directory back."""
@@ -76,7 +80,8 @@ class Lock:
             self._pid_file.unlink(missing_ok=True)
         elif self._fd in _held:
             _held.discard(self._fd)
-            os.ftruncate(self._fd, 0)
+            with suppress(OSError):  # the holder's name is for people; closing is what frees the directory
+                os.ftruncate(self._fd, 0)
             os.close(self._fd)
 
     def _take_pid_file(self, path: Path) -> None:

@@ -66,9 +66,7 @@ def evaluator_of(
     """
     make = eval_env or (None if isinstance(env, VectorEnv) else env)
     if make is None:
-        if env.spec is None:
-            raise ConfigError(f"{env_name}: evaluation needs environments of its own; give eval_env")
-        make = _same_id(env)
+        make = _same_id(env, env_name)
 
     def block(member: int, generation: int, episodes: int) -> MemberEnvs:
         made = make(member)
@@ -77,8 +75,11 @@ def evaluator_of(
     return Evaluator(block, training.eval_loop, training.eval_steps)
 
 
-def _same_id(env: VectorEnv) -> Callable[[int], VectorEnv]:
-    return lambda _: gym.make_vec(env.spec, num_envs=1, vectorization_mode="sync")
+def _same_id(env: VectorEnv, env_name: str) -> Callable[[int], VectorEnv]:
+    spec = env.spec
+    if spec is None:
+        raise ConfigError(f"{env_name}: evaluation needs environments of its own; give eval_env")
+    return lambda _: gym.make_vec(spec, num_envs=1, vectorization_mode="sync")
 
 
 def _rows(tree: Any, where: np.ndarray) -> Any:

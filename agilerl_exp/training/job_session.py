@@ -49,6 +49,8 @@ class JobSession(Session):
         self.best: dict[str, Any] | None = None
         self._reported = np.zeros(spec.training.pop_size, np.int64)
         self._saved = 0
+        self._newest: dict[int, dict[str, Any]] = {}
+        self._shown = 0
         self._exact = True
         self._started = time.monotonic(), time.process_time()
 
@@ -57,9 +59,12 @@ class JobSession(Session):
     def at_boundary(self, loop: Any) -> None:
         """Report members that passed a reporting interval; save when due or asked by a signal."""
         passed = loop.env_step // self.training.reporting_interval
-        for member in np.flatnonzero(passed > self._reported).tolist():
+        late = np.flatnonzero(passed > self._reported).tolist()
+        for member in late:
             self._reported[member] = passed[member]
             self._report(loop, member)
+        if late:
+            self._show(loop)
         due = int(loop.env_step.min()) // (self.training.checkpoint_steps or np.iinfo(np.int64).max)
         asked = self.signals.pending
         if due > self._saved or asked:
@@ -93,7 +98,9 @@ class JobSession(Session):
         session = {"best": self.best, "reported": self._reported.tolist(), "saved": self._saved}
         if self._exact and not loop.envs.exact:
             self._exact = False
-            self.display.message("environment episodes cannot be restored exactly: a resume is not byte-exact")
+            self.display.message(
+                "environment episodes cannot be restored exactly: a resume is not byte-exact"
+            )
         meta = {
             "tracker": self.tracker.position(),
             "exact_resume": self._exact,
@@ -139,8 +146,16 @@ class JobSession(Session):
         row["update_step"] = loop.population.agents[member].update_step
         row |= loop.population.agents[member].hyperparameters
         self.tracker.log(row)
-        shown = {"env_step": int(loop.env_step.min()), "score": row["score"], "eps": row["epsilon"]}
-        self.display.update(shown | {"loss": row.get("loss")})
+        self._newest[member] = row
+
+    def _show(self, loop: Any) -> None:
+        """Show the member with the best training score, once the slowest has got on."""
+        step = int(loop.env_step.min())
+        if step // self.training.reporting_interval > self._shown or step >= self.training.max_steps:
+            self._shown = step // self.training.reporting_interval
+            row = max(self._newest.values(), key=lambda r: -np.inf if r["score"] is None else r["score"])
+            shown = {"env_step": step, "score": row["score"], "eps": row["epsilon"], "loss": row.get("loss")}
+            self.display.update(shown)
 
     def _row(self, loop: Any, kind: str, member: int) -> dict[str, Any]:
         return {
@@ -167,4 +182,5 @@ class JobSession(Session):
         agent, step = loop.population.agents[member], int(loop.env_step[member])
         if self.best is None or agent.fitness[-1] > self.best["fitness"]:
             self.best = {"fitness": agent.fitness[-1], "member": member, "step": step}
-            write_best(self.root, step, member, agent.fitness[-1], {"agent": agent.state_dict()}, {"kind": "agent"})
+            state = {"agent": agent.state_dict()}
+            write_best(self.root, step, member, agent.fitness[-1], state, {"kind": "agent"})

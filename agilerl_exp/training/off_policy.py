@@ -78,7 +78,6 @@ class OffPolicy:
         streams: all randomness.
         evaluator: greedy scores on environments of its own.
         session: reports, checkpoints and signals; None keeps nothing.
-        default_evo_steps: env steps of a generation where `training.evo_steps` is null.
     """
 
     def __init__(
@@ -129,10 +128,8 @@ class OffPolicy:
     @property
     def finished(self) -> bool:
         """Whether the last evaluation was the last of the run."""
-        return self.generation > 0 and (
-            bool((self.env_step >= self.training.max_steps).all()) and self._generation_is_scored()
-            or self._target_reached()
-        )
+        spent = self.generation * self.generation_steps >= self.training.max_steps
+        return self.generation > 0 and (spent or self._target_reached())
 
     def tick(self, members: np.ndarray) -> None:
         """One vector step of the members (R,), and the updates that it makes due."""
@@ -216,9 +213,6 @@ class OffPolicy:
         """Members before the end of the generation; the others wait, and keep what they overshot."""
         end = min((self.generation + 1) * self.generation_steps, self.training.max_steps)
         return np.flatnonzero(self.env_step < end)
-
-    def _generation_is_scored(self) -> bool:
-        return self.generation * self.generation_steps >= self.training.max_steps
 
     def _target_reached(self) -> bool:
         target = self.training.target_score

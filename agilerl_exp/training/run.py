@@ -16,6 +16,7 @@ from agilerl_exp.buffers import join
 from agilerl_exp.envs import MemberEnvs, make_member_envs
 from agilerl_exp.envs.blocks import Blocks
 from agilerl_exp.models.experiment import ExperimentSpec
+from agilerl_exp.models.training import ReplayBufferSpec
 from agilerl_exp.population.population import Population
 from agilerl_exp.run.display import make_display
 from agilerl_exp.run.job import Job
@@ -109,7 +110,7 @@ def build_loop(spec: ExperimentSpec, session: JobSession | None = None) -> OffPo
         algo_class(spec.algo, envs.observation_space, envs.action_space, slot, spec.device, spec.seed)
         for slot in slots
     ]
-    ring = spec.replay_buffer
+    ring = spec.replay_buffer or ReplayBufferSpec()
     memory = ring.init_buffer(spec.algo, spec.device, shared=training.experience_sharing)
     companion = ring.init_n_step_buffer(spec.algo, spec.device, shared=training.experience_sharing)
     buffer = memory if companion is None else join(memory, companion)

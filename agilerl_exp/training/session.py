@@ -1,4 +1,4 @@
-"""What surrounds a loop: reports, checkpoints, signals. This base keeps nothing; a job's session keeps everything.
+"""What surrounds a loop: reports, checkpoints, signals. This base keeps nothing, a job's session everything.
 
 Must not know: how a loop trains.
 """

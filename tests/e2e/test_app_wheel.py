@@ -1,4 +1,4 @@
-"""The built wheel, in an empty folder: it holds everything that a run reads, and takes the user's `./conf`."""
+"""The built wheel in an empty folder: it holds everything that a run reads, and takes the user's `./conf`."""
 
 from __future__ import annotations
 

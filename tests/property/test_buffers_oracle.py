@@ -199,7 +199,9 @@ def test_compiled_and_numpy_trees_agree_bit_for_bit(capacity, trees, rounds):
 
 
 @given(
-    values=st.lists(st.floats(0.0, 1e6), min_size=1, max_size=40).filter(lambda v: sum(v) > 0),
+    values=st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=1, max_size=40).filter(
+        lambda v: sum(v) > 0
+    ),
     numbers=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=20),
 )
 def test_a_tree_finds_the_leaf_of_the_running_sum(values, numbers):

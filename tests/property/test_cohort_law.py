@@ -125,7 +125,9 @@ def test_changing_one_member_never_changes_another():
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("loss", ["mse", "huber"])
 def test_hand_written_gradient_equals_autograd(double, loss):
-    spec = DQNSpec(double=double, loss=loss, lr=1e-2, net_config={"hidden_size": [8, 8], "activation": "Tanh"})
+    spec = DQNSpec(
+        double=double, loss=loss, lr=1e-2, net_config={"hidden_size": [8, 8], "activation": "Tanh"}
+    )
     by_hand, by_graph = Population(agents(spec, 2)), Population(agents(spec, 2))
     by_graph.cohorts[0].engine = "autograd"
     buffer = filled_buffer(2)

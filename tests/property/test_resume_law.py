@@ -1,4 +1,4 @@
-"""The resume law: a run killed with SIGKILL at any moment and resumed writes the bytes of the uninterrupted run."""
+"""The resume law: a run killed with SIGKILL at any moment and resumed writes the uninterrupted run's bytes."""
 
 import multiprocessing
 import os
@@ -73,9 +73,8 @@ def attempt(spec, job_dir, seconds=None):
 def everything(job_dir: Path) -> dict[str, bytes]:
     """All bytes under the law; a manifest repeats their hashes and says what machine it was."""
     names = [job_dir / "metrics.jsonl", *sorted((job_dir / "checkpoints").rglob("*"))]
-    return {
-        str(p.relative_to(job_dir)): p.read_bytes() for p in names if p.is_file() and p.name != "manifest.json"
-    }
+    files = [p for p in names if p.is_file() and p.name != "manifest.json"]
+    return {str(p.relative_to(job_dir)): p.read_bytes() for p in files}
 
 
 def check(spec, tmp_path, kills, seed):

@@ -244,6 +244,14 @@ def test_dtypes_that_are_not_numbers_are_refused():
         ReplayBuffer(4).add(step(np.zeros((1, 1), complex)))
 
 
+@pytest.mark.parametrize("first", [None, np.ones((1, 1, 2), np.uint8)])
+def test_masks_come_always_or_never(first):
+    buffer = ReplayBuffer(4)
+    buffer.add(step(ids(1, 1), next_mask=first))
+    with pytest.raises(ValueError, match="next_mask"):
+        buffer.add(step(ids(1, 1), next_mask=None if first is not None else np.ones((1, 1, 2), np.uint8)))
+
+
 def test_rings_that_do_not_fit_are_refused_with_the_size_that_does(monkeypatch):
     monkeypatch.setattr(store, "free_bytes", lambda: 100_000)
     # a row: obs 4, next_obs 4, reward, terminated, action = 11 words = 44 bytes; two rings: 88 bytes

@@ -101,10 +101,32 @@ def test_rows_written_before_a_save_keep_their_place_after_it():
         assert after[name][: len(before[name])].tobytes() == before[name].tobytes()
 
 
+def test_windows_that_are_out_of_step_are_saved_too():
+    def step(t, members=2):
+        no = np.zeros((members, 1), bool)
+        value = np.full((members, 1), float(t))
+        return Transition(value, no.astype(int), value, no, no, value + 1)
+
+    old, new = (ReplayBuffer(20, n_step=3, gamma=0.5) for _ in range(2))
+    old.add(step(0))
+    old.add(step(1, members=1), np.array([0]))
+    new.load_state_dict(old.state_dict())
+    for buffer in (old, new):
+        for t in (2, 3):
+            buffer.add(step(t))
+        batch = buffer.sample(40, np.random.default_rng(0))
+        rows = [set(zip(batch.obs[m].tolist(), batch.reward[m].tolist(), strict=True)) for m in (0, 1)]
+        assert rows == [{(0, 0 + 0.5 + 0.5), (1, 1 + 1 + 0.75)}, {(0, 0 + 1 + 0.75)}]
+    assert old.state_dict()["windows.head"].tolist() == new.state_dict()["windows.head"].tolist()
+
+
 def test_an_empty_buffer_saves_and_loads():
     new = ReplayBuffer(8, alpha=0.5)
     new.load_state_dict(ReplayBuffer(8, alpha=0.5).state_dict())
     assert not new.allocated and len(new) == 0
+    drive(new, 5, 0)
+    new.load_state_dict(ReplayBuffer(8, alpha=0.5).state_dict())
+    assert not new.allocated and len(new) == 0 and new.sizes.shape == (0,)
 
 
 def test_a_pair_is_saved_by_its_memory():

@@ -1,4 +1,4 @@
-"""The house rules that a machine can check, each a function of (path, source), proved on planted violations."""
+"""The house rules that a machine can check: each a function of (path, source), proved on planted breaches."""
 
 from __future__ import annotations
 
