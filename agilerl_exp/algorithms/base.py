@@ -201,7 +201,7 @@ class RLAlgorithm:
         Raises:
             CheckpointError: the directory is damaged, holds no such member, or another architecture.
         """
-        state, manifest = read_checkpoint(Path(path), parts={"policy"})
+        state, _ = read_checkpoint(Path(path), parts={"policy"})
         if "population" in state:
             members = state["population"]["members"]
             if str(self.index) not in members:

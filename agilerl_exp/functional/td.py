@@ -38,10 +38,7 @@ def td_target(
     al. 2016, eq. 4). `discount` is gamma**m for a row of m rewards; truncation does not appear, because a
     truncated row still bootstraps from its true last observation.
     """
-    if selector_q is None:
-        bootstrap = next_q.amax(-1)
-    else:
-        bootstrap = pick(next_q, selector_q.argmax(-1))
+    bootstrap = next_q.amax(-1) if selector_q is None else pick(next_q, selector_q.argmax(-1))
     return torch.addcmul(reward, discount * (1 - terminated), bootstrap)
 
 

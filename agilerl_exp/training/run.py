@@ -79,6 +79,7 @@ def _run_job(spec: ExperimentSpec, job: Job, root: Path) -> float:
             session = JobSession(spec, job, root, tracker, signals, display)
             loop = build_loop(spec, session)
             session.restore(loop)
+            display.update({"env_step": int(loop.env_step.min())})
             loop.run()
             result = _result(spec, loop, session)
             job.finish(result)
