@@ -174,7 +174,7 @@ class RLAlgorithm:
             loop,
             max_steps,
         )
-        self.fitness.append(float(returns.mean()))
+        self.fitness.append(float(returns.mean(-1)[0]))
         return self.fitness[-1]
 
     def clone(self, index: int | None = None) -> RLAlgorithm:

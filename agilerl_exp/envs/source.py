@@ -6,16 +6,10 @@ Must not know: copies, workers, seeds.
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import importlib.util
 import inspect
-import os
 import pkgutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -23,7 +17,9 @@ from gymnasium.envs import registration
 from gymnasium.vector import VectorEnv
 
 from agilerl_exp.errors import ConfigError
+from agilerl_exp.models.base import did_you_mean
 from agilerl_exp.models.env import EnvSpec
+from agilerl_exp.models.plugins import import_source, see_current_directory
 
 
 def build(spec: EnvSpec) -> gym.Env:
@@ -32,7 +28,7 @@ def build(spec: EnvSpec) -> gym.Env:
     Raises:
         ConfigError: it cannot be built; the line names the field and holds the original message.
     """
-    _see_current_directory()
+    see_current_directory()
     env = _from_entrypoint(spec) if spec.id is None else _from_id(spec)
     if not isinstance(env, gym.Env):
         raise ConfigError(
@@ -66,7 +62,7 @@ def vector_builder(spec: EnvSpec, num_envs: int, *, required: bool) -> Callable[
     Raises:
         ConfigError: it is required and cannot be built.
     """
-    _see_current_directory()
+    see_current_directory()
     name = spec.id or ""
     settings: dict[str, Any] = dict(spec.config)
 
@@ -90,12 +86,12 @@ def resolve(path: str, place: str) -> Any:
     Raises:
         ConfigError: there is none; `place` (field=value) begins the line.
     """
-    _see_current_directory()
+    see_current_directory()
     module_name, _, attr = path.rpartition(":")
     try:
         if not module_name.endswith(".py"):
             return pkgutil.resolve_name(path)
-        module = _module_from(Path(module_name))
+        module = import_source(module_name)
     except AttributeError as error:
         raise ConfigError(f"{place}: {_one_line(error)}{_nearest(error)}") from error
     except FileNotFoundError as error:
@@ -105,7 +101,7 @@ def resolve(path: str, place: str) -> Any:
     except Exception as error:  # the import runs code of the user
         raise ConfigError(f"{place}: {_import_reason(error)}") from error
     if not hasattr(module, attr):
-        raise ConfigError(f"{place}: {module_name} has no {attr!r}{_did_you_mean(attr, vars(module))}")
+        raise ConfigError(f"{place}: {module_name} has no {attr!r}{did_you_mean(attr, vars(module))}")
     return getattr(module, attr)
 
 
@@ -136,41 +132,13 @@ def _from_entrypoint(spec: EnvSpec) -> Any:
         raise ConfigError(f"{place}: {_reason(error, create, spec.config)}") from error
 
 
-def _see_current_directory() -> None:
-    """Let modules beside the user's own files be found, after everything that is installed."""
-    here = os.getcwd()
-    if "" not in sys.path and here not in sys.path:
-        sys.path.append(here)
-
-
-def _module_from(file: Path) -> ModuleType:
-    """Import a file once, under a name made from its path."""
-    file = file.resolve()
-    name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    if not file.is_file():
-        raise FileNotFoundError(file)
-    source = importlib.util.spec_from_file_location(name, file)
-    if source is None or source.loader is None:
-        raise ImportError(f"{file} is not a Python file")
-    module = importlib.util.module_from_spec(source)
-    sys.modules[name] = module
-    try:
-        source.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
 def _reason(error: Exception, create: Any, kwargs: dict[str, Any]) -> str:
     """The message of a failed construction; for a wrong argument, what the environment takes."""
     allowed = _parameters(create)
     unknown = [] if allowed is None else [key for key in kwargs if key not in allowed]
     if not isinstance(error, TypeError) or allowed is None or not unknown:
         return _import_reason(error)
-    hint = _did_you_mean(unknown[0], allowed)
+    hint = did_you_mean(unknown[0], allowed)
     takes = f"it takes {', '.join(allowed)}" if allowed else "it takes no settings"
     return f"unexpected keyword argument {unknown[0]!r}; {takes}{hint}"
 
@@ -201,9 +169,4 @@ def _one_line(error: BaseException) -> str:
 
 
 def _nearest(error: AttributeError) -> str:
-    return _did_you_mean(error.name or "", dir(error.obj)) if error.obj is not None else ""
-
-
-def _did_you_mean(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return did_you_mean(error.name or "", dir(error.obj)) if error.obj is not None else ""

@@ -17,17 +17,20 @@ from types import ModuleType
 def import_source(source: str) -> ModuleType:
     """Import `module.name` or `path/to/file.py`, once, whichever part of the program asks first.
 
-    Modules beside the user's own files are found too, after everything that is installed.
-
     Raises:
         FileNotFoundError: There is no such file.
         ImportError: There is no such module.
         Exception: Whatever the code raises while it is imported.
     """
+    see_current_directory()
+    return _import_file(Path(source).resolve()) if source.endswith(".py") else importlib.import_module(source)
+
+
+def see_current_directory() -> None:
+    """Let modules beside the user's own files be found, after everything that is installed."""
     here = os.getcwd()
     if "" not in sys.path and here not in sys.path:
         sys.path.append(here)
-    return _import_file(Path(source).resolve()) if source.endswith(".py") else importlib.import_module(source)
 
 
 def _import_file(file: Path) -> ModuleType:

@@ -2,7 +2,7 @@
 
 Must not know: what the outputs mean, who minimises them, how many members share a bank.
 
-Shapes: x `(P, B, in)`, parameters `(P, out, in)` and `(P, out)` (the layout of `torch.nn.Linear`), output `(P, B, out)`.
+Shapes: x `(P, B, in)`, parameters `(P, out, in)` and `(P, out)` as in `torch.nn.Linear`, output `(P, B, out)`.
 Three writings of the same function: `apply` (autograd), `forward`/`backward` (by hand, no graph) and
 `act` (numpy, for acting). Tests hold them equal.
 """
