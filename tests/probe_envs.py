@@ -17,14 +17,16 @@ class Steps(gym.Env):
     """Observation (steps in this episode, episodes before it); reward 1.
 
     `ends` and `cuts` list the lengths of successive episodes, cyclically: `ends` by termination, `cuts` by
-    truncation; both may be given, then both flags are set.
+    truncation; both may be given, then both flags are set. With `turns` episodes are counted modulo that.
     """
 
     action_space: spaces.Space = spaces.Discrete(2)
 
-    def __init__(self, ends: list[int] | None = None, cuts: list[int] | None = None) -> None:
+    def __init__(
+        self, ends: list[int] | None = None, cuts: list[int] | None = None, turns: int | None = None
+    ) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-        self.ends, self.cuts = ends, cuts
+        self.ends, self.cuts, self.turns = ends, cuts, turns
         self.t, self.episode = 0, -1
 
     def reset(self, *, seed=None, options=None):
@@ -41,13 +43,21 @@ class Steps(gym.Env):
         return bool(lengths) and self.t >= lengths[self.episode % len(lengths)]
 
     def look(self) -> Any:
-        return np.array([self.t, self.episode], np.float32)
+        episode = self.episode % self.turns if self.turns else self.episode
+        return np.array([self.t, episode], np.float32)
 
     def reward(self, action) -> float:
         return 1.0
 
     def info(self) -> dict[str, Any]:
         return {}
+
+
+class Lever(Steps):
+    """The reward is the action: one-step episodes make it the value of that action."""
+
+    def reward(self, action):
+        return float(action)
 
 
 class Echo(Steps):
@@ -168,6 +178,48 @@ class Legal(Steps):
         return 1.0
 
 
+class Clock(Steps):
+    """The observation is the number of steps in this episode, below 32."""
+
+    def __init__(self, ends: list[int] | None = None, cuts: list[int] | None = None) -> None:
+        super().__init__(ends, cuts)
+        self.observation_space = spaces.Discrete(32)
+
+    def look(self):
+        return np.int64(self.t)
+
+
+class Pair(Clock):
+    """At time t only t % 5, which pays 1, and the action after it, which pays nothing, are legal."""
+
+    action_space = spaces.Discrete(5)
+
+    def info(self):
+        mask = np.zeros(5, np.int8)
+        mask[[self.t % 5, (self.t + 1) % 5]] = 1
+        return {"action_mask": mask}
+
+    def reward(self, action):
+        if action not in (self.t % 5, (self.t + 1) % 5):
+            raise ValueError(f"illegal {action} at {self.t}")
+        return float(action == self.t % 5)
+
+
+class Rings(Steps):
+    """At its n-th step ever sends the signal to its own process, unless the file `told` says it was done."""
+
+    def __init__(self, n: int, told: str, number: int = 15, cuts: list[int] | None = None) -> None:
+        super().__init__(cuts=cuts or [7])
+        self.n, self.told, self.number, self.total = n, told, number, 0
+
+    def step(self, action):
+        self.total += 1
+        if self.total == self.n and not os.path.exists(self.told):
+            open(self.told, "x").close()
+            os.kill(os.getpid(), self.number)
+        return super().step(action)
+
+
 class Breaks(Steps):
     """At its n-th step ever: raises ("raise"), ends the process ("exit"), gives a bad "reward" or "obs"."""
 
@@ -214,6 +266,13 @@ class Added(gym.RewardWrapper):
 
     def reward(self, reward):
         return float(reward) + self.extra
+
+
+class Doubled(gym.RewardWrapper):
+    """Twice each reward."""
+
+    def reward(self, reward):
+        return 2.0 * float(reward)
 
 
 class Batch(VectorEnv):
@@ -283,6 +342,25 @@ def broken(**settings: Any) -> VectorEnv:
     raise ImportError("no accelerator")
 
 
+KNOWN = (
+    Steps,
+    Lever,
+    Echo,
+    Noisy,
+    Zoo,
+    Offset,
+    Doubles,
+    Scratch,
+    Legal,
+    Clock,
+    Pair,
+    Rings,
+    Breaks,
+    Fickle,
+    Shy,
+)
+
+
 def register() -> None:
     """Make the environments known to gymnasium as probe/Name-v0."""
     for name, vector in (("Secretive", Secretive), ("Broken", broken)):
@@ -290,7 +368,7 @@ def register() -> None:
             gym.register(
                 f"probe/{name}-v0", entry_point=Steps, vector_entry_point=vector, max_episode_steps=500
             )
-    for kind in (Steps, Echo, Noisy, Zoo, Offset, Doubles, Scratch, Legal, Breaks, Fickle, Shy):
+    for kind in KNOWN:
         if f"probe/{kind.__name__}-v0" not in gym.registry:
             gym.register(f"probe/{kind.__name__}-v0", entry_point=kind)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 import probe_envs  # noqa: F401  (registers the environments)
+
 from agilerl_exp.models.experiment import ExperimentSpec
 from agilerl_exp.training.off_policy import OffPolicy
 from agilerl_exp.training.run import build_loop, run

@@ -19,7 +19,9 @@ from agilerl_exp.errors import CheckpointError
 from agilerl_exp.models.base import tunables
 from agilerl_exp.networks.mlp import Mlp
 from agilerl_exp.networks.observation import ObservationCodec
+from agilerl_exp.population.bank import Bank
 from agilerl_exp.population.cohort import Cohort, Loss, Minibatch, Params
+from agilerl_exp.population.native import TdStep
 from agilerl_exp.run.checkpoint import read_checkpoint, write_directory
 from agilerl_exp.run.random import Streams
 
@@ -55,6 +57,8 @@ class RLAlgorithm:
         nets = self.networks(spec, codec.width, action_space)
         hyper = {name: np.array([getattr(spec, name)]) for name in tunables(type(spec))}
         self.cohort, self.row = Cohort(nets, codec, spec, hyper, device), 0
+        if self.native(nets, self.cohort.bank, spec) is not None:
+            self.cohort.engine = "native"
         self.fitness: list[float] = []
         rng = Streams(seed, [index]).generator("init", index)
         self.cohort.bank.set_member(0, [x for net in nets.values() for x in net.init_member(rng)])
@@ -89,6 +93,11 @@ class RLAlgorithm:
     ) -> Loss:
         """The same by hand, for networks that have a hand-written backward."""
         raise NotImplementedError
+
+    @staticmethod
+    def native(nets: Mapping[str, Mlp], bank: Bank, spec: Any) -> TdStep | None:
+        """The whole gradient step compiled, or None where that does not cover these networks."""
+        return None
 
     # What a user does with an agent.
 

@@ -18,7 +18,9 @@ from agilerl_exp.errors import SpaceError
 from agilerl_exp.functional.td import elementwise_loss, legal_only, loss_slope, pick, td_target
 from agilerl_exp.models.network import MlpSpec
 from agilerl_exp.networks.mlp import Mlp
+from agilerl_exp.population.bank import Bank
 from agilerl_exp.population.cohort import Cohort, Loss, Minibatch, Params
+from agilerl_exp.population.native import TdStep, serves
 
 
 class DQN(RLAlgorithm):
@@ -104,3 +106,11 @@ class DQN(RLAlgorithm):
         net.backward(params["q"], [x[:, :b] for x in cache], grad, out["q"])
         value = (batch.scale * elementwise_loss(td_error, spec.loss)).sum(-1)
         return Loss(value, td_error, {"q_value": q_value.mean(-1)})
+
+    @staticmethod
+    def native(nets: Mapping[str, Mlp], bank: Bank, spec: Any) -> TdStep | None:
+        """The compiled step of `gradient`, Adam and the polyak target."""
+        if not serves(nets["q"], bank):
+            return None
+        huber = spec.loss == "huber"
+        return TdStep(nets["q"], bank, twice=spec.double, huber=huber, max_norm=spec.max_grad_norm)

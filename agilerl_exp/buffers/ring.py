@@ -43,7 +43,9 @@ class Rings:
         capacity = self.capacity
         start, base = int(self.cursors[ring]), ring * capacity
         self.cursors[ring] = (start + count) % capacity
-        self.sizes[ring] = min(int(self.sizes[ring]) + count, capacity)
+        size = int(self.sizes[ring])
+        if size < capacity:
+            self.sizes[ring] = min(size + count, capacity)
         if start + count <= capacity:
             return slice(base + start, base + start + count), None
         rank = np.arange(max(0, count - capacity), count)

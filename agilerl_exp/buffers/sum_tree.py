@@ -11,7 +11,12 @@ from typing import Protocol
 
 import numpy as np
 
-from agilerl_exp.buffers.compiled import load_library
+from agilerl_exp.functional.compiled import load_library
+
+
+def compiled_loops() -> ctypes.CDLL | None:
+    """The library of sum_tree.c; the same sums whatever the compiler, so that the fallback draws the same rows."""
+    return load_library("agilerl_exp.buffers", "sum_tree", ("-O2", "-ffp-contract=off"))
 
 
 class _Engine(Protocol):
@@ -33,7 +38,7 @@ class SumTrees:
         self.capacity = capacity
         self.leaves = 1 << max(0, capacity - 1).bit_length()
         self.nodes = np.zeros((count, 2 * self.leaves), np.float64)
-        library = None if compiled is False else load_library()
+        library = None if compiled is False else compiled_loops()
         self.compiled = library is not None
         self._engine: _Engine = (
             _NumpyEngine(self.nodes, self.leaves)

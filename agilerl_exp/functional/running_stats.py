@@ -40,14 +40,18 @@ class RunningStats:
         self.square[rows] += square + delta * delta * (old * n)[:, None] / both
         self.count[rows] += n
 
+    def scaling(self, rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and inverse deviation, float32 `(R, D)`; 0 and 1 before two samples."""
+        known = (self.count[rows] > 1)[:, None]
+        variance = self.square[rows] / np.maximum(self.count[rows], 1)[:, None]
+        inverse = np.where(known, 1 / np.sqrt(variance + _FLOOR), 1.0).astype(np.float32)
+        return np.where(known, self.mean[rows], 0.0).astype(np.float32), inverse
+
     def normalize(self, rows: np.ndarray | slice, x: np.ndarray) -> np.ndarray:
         """(x - mean) / std, cut at +-10, as float32; x `(R, B, D)`. Before two samples x passes unchanged."""
-        known = self.count[rows] > 1
-        variance = self.square[rows] / np.maximum(self.count[rows], 1)[:, None]
-        scale = np.where(known[:, None], 1 / np.sqrt(variance + _FLOOR), 1.0).astype(np.float32)
-        mean = np.where(known[:, None], self.mean[rows], 0.0).astype(np.float32)
+        mean, inverse = self.scaling(rows)
         out = np.subtract(x, mean[:, None])
-        out *= scale[:, None]
+        out *= inverse[:, None]
         return np.clip(out, -CLIP, CLIP, out=out)
 
     def state_dict(self) -> dict[str, np.ndarray]:

@@ -42,9 +42,9 @@ class Bank:
     ):
         self.shapes = list(shapes)
         self.device = torch.device(device)
-        self._offsets, offset = [], 0
+        self.offsets, offset = [], 0
         for _, shape in self.shapes:
-            self._offsets.append(offset)
+            self.offsets.append(offset)
             offset += -(-prod(shape) // _PAD) * _PAD
         for role in ROLES:
             setattr(self, role, torch.zeros(pop, offset, device=self.device))
@@ -63,7 +63,7 @@ class Bank:
         """Views `[R, *shape]` of each tensor inside a matrix `[R, n]`; nothing is copied."""
         return [
             matrix[:, offset : offset + prod(shape)].view(-1, *shape)
-            for offset, (_, shape) in zip(self._offsets, self.shapes, strict=True)
+            for offset, (_, shape) in zip(self.offsets, self.shapes, strict=True)
         ]
 
     def views(self, role: str) -> list[Tensor]:

@@ -22,6 +22,7 @@ from agilerl_exp.functional.schedules import linear_to
 from agilerl_exp.networks.mlp import Mlp
 from agilerl_exp.networks.observation import ObservationCodec
 from agilerl_exp.population.bank import Bank
+from agilerl_exp.population.native import TdStep
 
 COUNTERS = ("env_step", "update_step", "target_mark")
 
@@ -85,6 +86,9 @@ class Maths(Protocol):
     ) -> Loss:
         """The same loss, its gradient written into `out` by hand; asked only where every net has a backward."""
 
+    def native(self, nets: Mapping[str, Mlp], bank: Bank, spec: Any) -> TdStep | None:
+        """The whole step compiled, or None where that does not cover these networks."""
+
 
 class Cohort:
     """P stacked members.
@@ -100,7 +104,8 @@ class Cohort:
         slots: `(P,)` position of each row in the population.
         env_step: `(P,)` env steps of each member.
         horizon: env steps over which learning-rate schedules run; None holds the rate.
-        engine: `stacked` uses hand-written backward passes where the networks have them, `autograd` never does.
+        engine: `native` takes the algorithm's compiled step, `stacked` hand-written backward passes where the networks
+            have them, `autograd` neither.
     """
 
     def __init__(
@@ -124,6 +129,7 @@ class Cohort:
         self.target_mark = np.zeros(pop, np.int64)  # whole target intervals behind each member
         self.horizon: int | None = None
         self.engine = "stacked"
+        self._native: TdStep | None = None
 
     @property
     def pop(self) -> int:
@@ -149,12 +155,9 @@ class Cohort:
 
     def minibatch(self, batch: Any, rows: np.ndarray | None) -> Minibatch:
         """Encode, normalise and move a sampled batch (see `buffers.Batch`) to the bank's device."""
-        b = batch.reward.shape[1]
         x = np.concatenate([self.codec.encode(batch.obs), self.codec.encode(batch.next_obs)], axis=1)
         if self.stats is not None:
             x = self.stats.normalize(slice(None) if rows is None else rows, x)
-        own = self.hyper["batch_size"] if rows is None else self.hyper["batch_size"][rows]
-        scale = batch.weight / np.minimum(own, b)[:, None].astype(np.float32)
         device = self.bank.device
         mask = None if batch.next_mask is None else torch.from_numpy(batch.next_mask).to(device)
         return Minibatch(
@@ -163,14 +166,47 @@ class Cohort:
             torch.from_numpy(batch.reward).to(device),
             torch.from_numpy(batch.discount).to(device),
             torch.from_numpy(batch.terminated).to(device),
-            torch.from_numpy(scale).to(device),
+            torch.from_numpy(self._scale(batch, rows)).to(device),
             mask,
         )
 
+    def _scale(self, batch: Any, rows: np.ndarray | None) -> np.ndarray:
+        own = self.hyper["batch_size"] if rows is None else self.hyper["batch_size"][rows]
+        return batch.weight / np.minimum(own, batch.weight.shape[1])[:, None].astype(np.float32)
+
     def update(self, maths: Maths, batch: Any, rows: np.ndarray | None = None) -> Loss:
         """One gradient step of the members `rows` (None = all), each on its own rows of the batch."""
-        bank, minibatch = self.bank, self.minibatch(batch, rows)
         chosen = np.arange(self.pop) if rows is None else rows
+        if self.engine == "native":
+            loss = self._update_native(maths, batch, rows, chosen)
+        else:
+            loss = self._update_torch(maths, batch, rows, chosen)
+        self._sync_targets(chosen)
+        self.update_step[chosen] += 1
+        return loss
+
+    def _update_native(self, maths: Maths, batch: Any, rows: np.ndarray | None, chosen: np.ndarray) -> Loss:
+        if self._native is None:
+            self._native = maths.native(self.nets, self.bank, self.spec)
+            assert self._native is not None  # the engine is chosen only where it is there
+        arrays = {
+            "obs": self.codec.encode(batch.obs),
+            "next_obs": self.codec.encode(batch.next_obs),
+            "action": batch.action,
+            "reward": batch.reward,
+            "discount": batch.discount,
+            "terminated": batch.terminated,
+            "scale": self._scale(batch, rows),
+            "next_mask": batch.next_mask,
+        }
+        scaling = None if self.stats is None else self.stats.scaling(slice(None))
+        polyak = self.spec.target_update_interval is None
+        tau = self.hyper["tau"][chosen] if polyak else np.full(len(chosen), -1.0)
+        value, td_error, q = self._native(chosen, arrays, scaling, self.learning_rate(chosen), tau)
+        return Loss(torch.from_numpy(value), torch.from_numpy(td_error), {"q_value": torch.from_numpy(q)})
+
+    def _update_torch(self, maths: Maths, batch: Any, rows: np.ndarray | None, chosen: np.ndarray) -> Loss:
+        bank, minibatch = self.bank, self.minibatch(batch, rows)
         if rows is None:
             params, target, grad = bank.views("weights"), bank.views("target"), bank.grad
         else:
@@ -181,8 +217,8 @@ class Cohort:
         if self.spec.max_grad_norm is not None:
             bank.clip_grad(grad, np.full(len(chosen), self.spec.max_grad_norm))
         bank.adam(chosen.tolist(), grad, self.learning_rate(chosen))
-        self._move_target(rows, chosen)
-        self.update_step[chosen] += 1
+        if self.spec.target_update_interval is None:
+            bank.polyak(rows, self.hyper["tau"][chosen])
         return loss
 
     def learning_rate(self, rows: np.ndarray) -> np.ndarray:
@@ -211,10 +247,10 @@ class Cohort:
             loss.value.detach(), loss.td_error.detach(), {k: v.detach() for k, v in loss.metrics.items()}
         )
 
-    def _move_target(self, rows: np.ndarray | None, chosen: np.ndarray) -> None:
+    def _sync_targets(self, chosen: np.ndarray) -> None:
+        """Whole copies into the targets of members that passed an interval, where those are asked for."""
         interval = self.spec.target_update_interval
         if interval is None:
-            self.bank.polyak(rows, self.hyper["tau"][chosen])
             return
         passed = self.env_step[chosen] // interval
         late = chosen[passed > self.target_mark[chosen]]

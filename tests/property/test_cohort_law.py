@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agilerl_exp.buffers import ReplayBuffer, Transition
 from agilerl_exp.models.algorithms.dqn import DQNSpec
+from agilerl_exp.population.native import library
 from agilerl_exp.population.population import Population
 
 OBS, ACT = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4)
@@ -122,22 +123,49 @@ def test_changing_one_member_never_changes_another():
     assert weights(left.agents[1]).tobytes() != weights(right.agents[1]).tobytes()
 
 
-@pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("loss", ["mse", "huber"])
-def test_hand_written_gradient_equals_autograd(double, loss):
+ENGINES = [
+    ("stacked", {"hidden_size": [8, 8], "activation": "Tanh"}),
+    pytest.param(
+        "native", {"hidden_size": [20, 16]}, marks=pytest.mark.skipif(library() is None, reason="no compiler")
+    ),
+]
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize(("double", "loss"), [(False, "mse"), (True, "mse"), (True, "huber")])
+@pytest.mark.parametrize(("engine", "net"), ENGINES)
+def test_engines_equal_autograd(engine, net, double, loss, masks):
     spec = DQNSpec(
-        double=double, loss=loss, lr=1e-2, net_config={"hidden_size": [8, 8], "activation": "Tanh"}
+        double=double, loss=loss, lr=1e-2, tau=0.1, max_grad_norm=0.5, normalize_obs=True, net_config=net
     )
-    by_hand, by_graph = Population(agents(spec, 2)), Population(agents(spec, 2))
-    by_graph.cohorts[0].engine = "autograd"
-    buffer = filled_buffer(2)
+    fast, reference = Population(agents(spec, 3)), Population(agents(spec, 3))
+    fast.cohorts[0].engine, reference.cohorts[0].engine = engine, "autograd"
+    buffer = filled_buffer(3, alpha=0.5, masks=masks)
     for step in range(20):
-        batch = buffer.sample(16, np.random.default_rng(step))
-        outs = [p.cohorts[0].update(p.agents[0], batch) for p in (by_hand, by_graph)]
-        assert torch.allclose(outs[0].value, outs[1].value, rtol=1e-4)
-        assert torch.allclose(outs[0].td_error, outs[1].td_error, rtol=1e-4, atol=1e-5)
-        grads = [p.cohorts[0].bank.grad for p in (by_hand, by_graph)]
-        assert torch.allclose(grads[0], grads[1], rtol=1e-3, atol=1e-6)
+        rows = None if step % 3 else np.array([0, 2])
+        members = np.arange(3) if rows is None else rows
+        batch = buffer.sample(16, np.random.default_rng(step), members=members)
+        outs = []
+        for population in (fast, reference):
+            cohort = population.cohorts[0]
+            cohort.observe(batch.obs, rows, np.ones(batch.reward.shape, bool))
+            outs.append(cohort.update(population.agents[0], batch, rows))
+        for a, b in ((outs[0].value, outs[1].value), (outs[0].td_error, outs[1].td_error)):
+            assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
+        assert torch.allclose(outs[0].metrics["q_value"], outs[1].metrics["q_value"], rtol=1e-3, atol=1e-4)
+        for role in ("weights", "target", "moment1", "moment2", "adam_step"):
+            a, b = (getattr(population.cohorts[0].bank, role) for population in (fast, reference))
+            assert torch.allclose(a, b, rtol=1e-3, atol=1e-4), role
+
+
+def test_engine_is_chosen_by_the_network():
+    def chosen(**net):
+        return agents(DQNSpec(net_config=net), 1)[0].cohort.engine
+
+    assert chosen(hidden_size=[8]) == ("native" if library() is not None else "stacked")
+    assert chosen(hidden_size=[8], activation="Tanh") == "stacked"
+    assert chosen(hidden_size=[8], layer_norm=True) == "stacked"  # which takes autograd there
+    assert chosen(hidden_size=[1024]) == "stacked"
 
 
 def test_batch_sizes_may_differ_inside_a_cohort():

@@ -76,7 +76,6 @@ def test_exactly_eval_loop_episodes_a_member_on_environments_of_their_own(tmp_pa
     # 20 copies at most: those that play twice see a short and a long episode
     assert {row["fitness"] for row in rows} == {26.0 if episodes == 40 else 2.0}
     steps_played = 40 * 26 if episodes == 40 else 2 * episodes
-    assert rows[-1]["total_env_steps"] - rows[-2]["total_env_steps"] == 0
     assert rows[-1]["total_env_steps"] == 2 * 64 + 2 * 2 * steps_played
     assert metrics(folder, "train")[-1]["env_step"] == 64
 
