@@ -179,14 +179,15 @@ class Legal(Steps):
 
 
 class Clock(Steps):
-    """The observation is the number of steps in this episode, below 32."""
+    """The observation is the number of steps in this episode, modulo `hours`."""
 
-    def __init__(self, ends: list[int] | None = None, cuts: list[int] | None = None) -> None:
+    def __init__(self, ends: list[int] | None = None, cuts: list[int] | None = None, hours: int = 12) -> None:
         super().__init__(ends, cuts)
-        self.observation_space = spaces.Discrete(32)
+        self.observation_space = spaces.Discrete(hours)
+        self.hours = hours
 
     def look(self):
-        return np.int64(self.t)
+        return np.int64(self.t % self.hours)
 
 
 class Pair(Clock):

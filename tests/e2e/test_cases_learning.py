@@ -122,11 +122,12 @@ def test_b20_a_time_limit_does_not_stop_the_bootstrap():
 
 
 def test_b20_time_limited_episodes_learn_the_value_of_going_on():
-    settings = {"env.id": "probe/Clock-v0", "env.config": {"cuts": [10]}, "algo.gamma": 0.9}
+    # The last observation of an episode is also one inside it: its value is learned.
+    settings = {"env.id": "probe/Clock-v0", "env.config": {"cuts": [10], "hours": 5}, "algo.gamma": 0.9}
     settings |= {"training.max_steps": 5000, "training.evo_steps": 5000, "algo.normalize_obs": False}
     loop = ran({**LEARN, **EXPLORE, **settings})
-    q = q_of(loop.population.agents[0], [0, 9]).max(1)
-    assert q == pytest.approx(np.full(2, 10.0), abs=0.5)  # where a cut counts as an end, the last is near 1
+    q = q_of(loop.population.agents[0], range(5)).max(1)
+    assert q == pytest.approx(np.full(5, 10.0), abs=0.5)  # 6.5 at most where a cut counts as an end
 
 
 def test_b84_actions_that_do_not_start_at_zero():

@@ -101,7 +101,7 @@ def test_the_other_engine_gives_the_same_values(name):
 @pytest.mark.parametrize("ring", ["n_step", "per", "per_n_step"])
 @pytest.mark.parametrize("name", ANY_ACTION)
 def test_every_ring_gives_the_same_values(name, ring):
-    (got,) = learn(ALL[name], ring=RINGS[ring], steps=LONGER.get(name, 800))
+    (got,) = learn(ALL[name], ring=RINGS[ring])
     assert close(got, ALL[name].q), got
 
 
