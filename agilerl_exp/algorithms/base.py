@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 
 from agilerl_exp.envs import MemberEnvs, play
-from agilerl_exp.errors import CheckpointError
+from agilerl_exp.errors import CheckpointError, ConfigError
 from agilerl_exp.models.base import tunables
 from agilerl_exp.networks.mlp import Mlp
 from agilerl_exp.networks.observation import ObservationCodec
@@ -57,8 +58,7 @@ class RLAlgorithm:
         nets = self.networks(spec, codec.width, action_space)
         hyper = {name: np.array([getattr(spec, name)]) for name in tunables(type(spec))}
         self.cohort, self.row = Cohort(nets, codec, spec, hyper, device), 0
-        if self.native(nets, self.cohort.bank, spec) is not None:
-            self.cohort.engine = "native"
+        self.cohort.engine = self._fastest_engine()
         self.fitness: list[float] = []
         rng = Streams(seed, [index]).generator("init", index)
         self.cohort.bank.set_member(0, [x for net in nets.values() for x in net.init_member(rng)])
@@ -98,6 +98,18 @@ class RLAlgorithm:
     def native(nets: Mapping[str, Mlp], bank: Bank, spec: Any) -> TdStep | None:
         """The whole gradient step compiled, or None where that does not cover these networks."""
         return None
+
+    def _fastest_engine(self) -> str:
+        # A class that overrides `loss` alone must not be trained by the faster writings that it inherits.
+        order = type(self).__mro__
+        age = {
+            name: next(i for i, cls in enumerate(order) if name in vars(cls))
+            for name in ("loss", "gradient", "native")
+        }
+        nets, bank = self.cohort.nets, self.cohort.bank
+        if age["native"] <= age["loss"] and self.native(nets, bank, self.spec) is not None:
+            return "native"
+        return "stacked" if age["gradient"] <= age["loss"] else "autograd"
 
     # What a user does with an agent.
 
@@ -144,7 +156,14 @@ class RLAlgorithm:
 
         Returns:
             int64 `(N,)`, or `()` for a single observation.
+
+        Raises:
+            ValueError: epsilon is above 0 and no rng is given.
         """
+        if epsilon > 0 and rng is None:
+            raise ValueError(
+                f"epsilon={epsilon}: exploring needs rng, such as numpy.random.default_rng(seed)"
+            )
         single = self._is_single(obs)
         lead = (1, 1) if single else (1,)
         tree = _map(lambda x: np.asarray(x).reshape(lead + np.shape(x)), obs)
@@ -157,7 +176,10 @@ class RLAlgorithm:
         return action[0] if single else action
 
     def learn(self, batch: Any) -> dict[str, float]:
-        """One gradient step on a batch of `memory.sample(batch_size, rng, members=[0])`, leading axes (1, B).
+        """One gradient step on a batch of `memory.sample(batch_size, rng)`, leading axes (1, B).
+
+        The discount comes with the batch: give `sample` a gamma where it differs from the memory's.
+        `td_error` then holds the errors `(1, B)` for `memory.update_priorities(batch.index, agent.td_error)`.
 
         Returns:
             The loss and the algorithm's metrics.
@@ -167,6 +189,11 @@ class RLAlgorithm:
         self.td_error = out.td_error.cpu().numpy()
         return {"loss": float(out.value[0])} | {name: float(v[0]) for name, v in out.metrics.items()}
 
+    def observe(self, obs: Any) -> None:
+        """Let the statistics of `normalize_obs` take in observations `(N, ...)`, once each, in a loop of your own."""
+        tree = _map(lambda x: np.asarray(x)[None], obs)
+        self.cohort.observe(tree, np.array([self.row]), np.ones((1, len(_first(tree)[0])), bool))
+
     def test(self, env: Any, loop: int = 1, max_steps: int | None = None) -> float:
         """Mean return of `loop` greedy episodes in a gymnasium VectorEnv; appended to `fitness`.
 
@@ -174,7 +201,16 @@ class RLAlgorithm:
             env: a VectorEnv (or a `MemberEnvs`), left open.
             loop: number of episodes.
             max_steps: cap of one episode; None plays until it is done.
+
+        Raises:
+            ConfigError: env is not a VectorEnv.
+            EnvError: the environment failed.
         """
+        if not isinstance(env, MemberEnvs | VectorEnv):
+            raise ConfigError(
+                f"env={type(env).__name__}: not a gymnasium VectorEnv; "
+                "wrap it: gymnasium.vector.SyncVectorEnv([lambda: env])"
+            )
         block = env if isinstance(env, MemberEnvs) else MemberEnvs(env)
         rows = np.array([self.row])
         returns, _ = play(
@@ -210,22 +246,29 @@ class RLAlgorithm:
         Raises:
             CheckpointError: the directory is damaged, holds no such member, or another architecture.
         """
-        state, _ = read_checkpoint(Path(path), parts={"policy"})
-        if "population" in state:
-            members = state["population"]["members"]
-            if str(self.index) not in members:
-                raise CheckpointError(
-                    f"{path}: holds members 0..{len(members) - 1}, not {self.index}; give one of them as index"
-                )
-            self.load_state_dict(members[str(self.index)])
-        else:
-            self.load_state_dict(state["agent"])
+        content, _ = read_checkpoint(Path(path), parts={"policy"})
+        try:
+            self.load_state_dict(self._own_state(content))
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from None
+
+    def _own_state(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        if "agent" in content:
+            return content["agent"]
+        if "population" not in content:
+            raise CheckpointError("holds no agent; give an agent directory or a step-N directory")
+        members = content["population"]["members"]
+        if str(self.index) not in members:
+            raise CheckpointError(
+                f"holds members 0..{len(members) - 1}, not {self.index}; give one of them as index"
+            )
+        return members[str(self.index)]
 
     def state_dict(self) -> dict[str, Any]:
         """All state of the agent: arrays by role, hyperparameters, counters, fitness, the architecture."""
         return {
             "algorithm": type(self).__name__,
-            "architecture": {name: repr(net) for name, net in self.cohort.nets.items()},
+            "architecture": self._architecture(),
             "fitness": list(self.fitness),
             **self.cohort.state_dict(self.row),
         }
@@ -236,7 +279,7 @@ class RLAlgorithm:
         Raises:
             CheckpointError: it belongs to another algorithm or architecture.
         """
-        own = {name: repr(net) for name, net in self.cohort.nets.items()}
+        own = self._architecture()
         if state["algorithm"] != type(self).__name__ or state["architecture"] != own:
             raise CheckpointError(
                 f"the checkpoint holds {state['algorithm']} {state['architecture']}, "
@@ -244,6 +287,10 @@ class RLAlgorithm:
             )
         self.cohort.load_state_dict(self.row, state)
         self.fitness = [float(x) for x in state["fitness"]]
+
+    def _architecture(self) -> dict[str, Any]:
+        nets = {name: repr(net) for name, net in self.cohort.nets.items()}
+        return {**nets, "normalize_obs": self.cohort.stats is not None}
 
     def cohort_key(self) -> tuple[Any, ...]:
         """Agents of equal key may share a cohort: same maths, architectures and Static fields."""

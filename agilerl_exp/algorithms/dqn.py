@@ -87,7 +87,7 @@ class DQN(RLAlgorithm):
         q_value = pick(net.apply(params["q"], batch.obs), batch.action)
         td_error = q_value - y
         value = (batch.scale * elementwise_loss(td_error, spec.loss)).sum(-1)
-        return Loss(value, td_error, {"q_value": q_value.mean(-1)})
+        return Loss(value, td_error, {"q_value": _own_mean(q_value, batch)})
 
     @staticmethod
     def gradient(
@@ -105,7 +105,7 @@ class DQN(RLAlgorithm):
         grad = torch.zeros_like(q[:, :b]).scatter_(-1, batch.action.unsqueeze(-1), slope)
         net.backward(params["q"], [x[:, :b] for x in cache], grad, out["q"])
         value = (batch.scale * elementwise_loss(td_error, spec.loss)).sum(-1)
-        return Loss(value, td_error, {"q_value": q_value.mean(-1)})
+        return Loss(value, td_error, {"q_value": _own_mean(q_value, batch)})
 
     @staticmethod
     def native(nets: Mapping[str, Mlp], bank: Bank, spec: Any) -> TdStep | None:
@@ -114,3 +114,9 @@ class DQN(RLAlgorithm):
             return None
         huber = spec.loss == "huber"
         return TdStep(nets["q"], bank, twice=spec.double, huber=huber, max_norm=spec.max_grad_norm)
+
+
+def _own_mean(q_value: torch.Tensor, batch: Minibatch) -> torch.Tensor:
+    """Mean over the rows of each member's own batch; padding, which other members' sizes decide, has no scale."""
+    own = batch.scale > 0
+    return (q_value * own).sum(-1) / own.sum(-1)
