@@ -70,7 +70,12 @@ def option_rows(_: str) -> Iterator[list[str]]:
     for group in [*catalogue.PACKAGES, *catalogue.EXTRA_GROUPS]:
         place = catalogue.PACKAGES.get(group, "training" if "/" in group else "anywhere")
         for option in catalogue.options(group, [catalogue.CONF]):
-            yield [f"`{group}`", f"`{place}`" if place != "anywhere" else place, f"`{option.name}`", option.about]
+            yield [
+                f"`{group}`",
+                f"`{place}`" if place != "anywhere" else place,
+                f"`{option.name}`",
+                option.about,
+            ]
 
 
 def setting_rows(group: str) -> Iterator[list[str]]:

@@ -40,7 +40,8 @@ class RLAlgorithm:
 
     Attributes:
         cohort, row: where the agent lives; a lone agent owns a cohort of one.
-        fitness: scores of the scheduled evaluations, oldest first.
+        fitness: scores of scheduled evaluations and of `test`, oldest first.
+        td_error: `(1, B)` float32, errors of the last `learn`.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class RLAlgorithm:
         self.cohort, self.row = Cohort(nets, codec, spec, hyper, device), 0
         self.cohort.engine = self._fastest_engine()
         self.fitness: list[float] = []
+        self.td_error = np.zeros((1, 0), np.float32)
         rng = Streams(seed, [index]).generator("init", index)
         self.cohort.bank.set_member(0, [x for net in nets.values() for x in net.init_member(rng)])
 
@@ -133,7 +135,10 @@ class RLAlgorithm:
         return {name: float(column[self.row]) for name, column in self.cohort.hyper.items()}
 
     def networks_as_modules(self) -> dict[str, torch.nn.Module]:
-        """Ordinary modules whose parameters view this agent's row; clone a state_dict before saving it."""
+        """Ordinary modules whose parameters view this agent's row; clone a state_dict before saving it.
+
+        Ask again after the agent has joined a population: its row is in another bank then.
+        """
         weights = [view[self.row] for view in self.cohort.bank.views("weights")]
         out: dict[str, torch.nn.Module] = {}
         start = 0
@@ -186,7 +191,7 @@ class RLAlgorithm:
         """
         rows = None if self.cohort.pop == 1 else np.array([self.row])
         out = self.cohort.update(self, batch, rows)
-        self.td_error = out.td_error.cpu().numpy()
+        self.td_error = out.td_error
         return {"loss": float(out.value[0])} | {name: float(v[0]) for name, v in out.metrics.items()}
 
     def observe(self, obs: Any) -> None:

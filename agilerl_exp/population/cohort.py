@@ -67,6 +67,15 @@ class Loss:
     metrics: dict[str, Tensor] = field(default_factory=dict)
 
 
+@dataclass
+class Outcome:
+    """The `Loss` of an update that was made, as numpy arrays; td_error is overwritten by the next update."""
+
+    value: np.ndarray
+    td_error: np.ndarray
+    metrics: dict[str, np.ndarray]
+
+
 class Maths(Protocol):
     """What a cohort needs of an algorithm."""
 
@@ -124,6 +133,7 @@ class Cohort:
         self.bank = Bank(pop, shapes, device)
         self.stats = RunningStats(pop, codec.width) if spec.normalize_obs else None
         self.slots = np.arange(pop)
+        self._everyone = np.arange(pop)
         self.env_step = np.zeros(pop, np.int64)
         self.update_step = np.zeros(pop, np.int64)
         self.target_mark = np.zeros(pop, np.int64)  # whole target intervals behind each member
@@ -174,18 +184,20 @@ class Cohort:
         own = self.hyper["batch_size"] if rows is None else self.hyper["batch_size"][rows]
         return batch.weight / np.minimum(own, batch.weight.shape[1])[:, None].astype(np.float32)
 
-    def update(self, maths: Maths, batch: Any, rows: np.ndarray | None = None) -> Loss:
+    def update(self, maths: Maths, batch: Any, rows: np.ndarray | None = None) -> Outcome:
         """One gradient step of the members `rows` (None = all), each on its own rows of the batch."""
-        chosen = np.arange(self.pop) if rows is None else rows
+        chosen = self._everyone if rows is None else rows
         if self.engine == "native":
-            loss = self._update_native(maths, batch, rows, chosen)
+            outcome = self._update_native(maths, batch, rows, chosen)
         else:
-            loss = self._update_torch(maths, batch, rows, chosen)
+            outcome = self._update_torch(maths, batch, rows, chosen)
         self._sync_targets(chosen)
         self.update_step[chosen] += 1
-        return loss
+        return outcome
 
-    def _update_native(self, maths: Maths, batch: Any, rows: np.ndarray | None, chosen: np.ndarray) -> Loss:
+    def _update_native(
+        self, maths: Maths, batch: Any, rows: np.ndarray | None, chosen: np.ndarray
+    ) -> Outcome:
         if self._native is None:
             self._native = maths.native(self.nets, self.bank, self.spec)
             assert self._native is not None  # the engine is chosen only where it is there
@@ -203,9 +215,9 @@ class Cohort:
         polyak = self.spec.target_update_interval is None
         tau = self.hyper["tau"][chosen] if polyak else np.full(len(chosen), -1.0)
         value, td_error, q = self._native(chosen, arrays, scaling, self.learning_rate(chosen), tau)
-        return Loss(torch.from_numpy(value), torch.from_numpy(td_error), {"q_value": torch.from_numpy(q)})
+        return Outcome(value, td_error, {"q_value": q})
 
-    def _update_torch(self, maths: Maths, batch: Any, rows: np.ndarray | None, chosen: np.ndarray) -> Loss:
+    def _update_torch(self, maths: Maths, batch: Any, rows: np.ndarray | None, chosen: np.ndarray) -> Outcome:
         bank, minibatch = self.bank, self.minibatch(batch, rows)
         if rows is None:
             params, target, grad = bank.views("weights"), bank.views("target"), bank.grad
@@ -219,7 +231,8 @@ class Cohort:
         bank.adam(chosen.tolist(), grad, self.learning_rate(chosen))
         if self.spec.target_update_interval is None:
             bank.polyak(rows, self.hyper["tau"][chosen])
-        return loss
+        metrics = {name: value.cpu().numpy() for name, value in loss.metrics.items()}
+        return Outcome(loss.value.cpu().numpy(), loss.td_error.cpu().numpy(), metrics)
 
     def learning_rate(self, rows: np.ndarray) -> np.ndarray:
         """`(R,)` learning rates at the members' present env steps."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
 
 import numpy as np
 import torch
@@ -86,6 +85,7 @@ class TdStep:
         self._offset = np.array(bank.offsets, np.int64)
         self._grad = np.zeros(bank.weights.shape[1], np.float32)
         self._scratch = np.zeros(0, np.float32)
+        self._small: dict[tuple[int, int], _Small] = {}
         task = self._task = _Task(layers=len(net.widths) - 1, row_length=bank.weights.shape[1])
         task.twice, task.huber, task.max_norm, task.clip = twice, huber, max_norm or 0.0, CLIP
         task.width, task.offset = self._width.ctypes.data, self._offset.ctypes.data
@@ -113,24 +113,51 @@ class TdStep:
             tau: float64 (R,); below 0 the target stays.
 
         Returns:
-            Loss (R,), TD errors (R, B), mean value of the actions taken (R,).
+            Loss (R,), TD errors (R, B), mean value of the actions taken (R,); the next call overwrites them.
         """
-        task, shape = self._task, batch["reward"].shape  # type: ignore[union-attr]
-        if (task.members, task.batch) != shape:
-            task.members, task.batch = shape
-            self._scratch = np.zeros(self._library.td_scratch(self._address), np.float32)
-            task.scratch = self._scratch.ctypes.data
-        arrays: dict[str, Any] = {**batch, "rows": rows, "lr": lr, "tau": tau}
-        arrays["mean"], arrays["inverse"] = normalizer or (None, None)
-        out = np.empty(shape[0], np.float32), np.empty(shape, np.float32), np.empty(shape[0], np.float32)
-        arrays["value"], arrays["td_error"], arrays["q_value"] = out
+        shape = batch["reward"].shape  # type: ignore[union-attr]
+        task, small = self._task, self._small.get(shape) or self._shape(shape)
+        small.enter(task)
+        small.rows[:], small.lr[:], small.tau[:] = rows, lr, tau
         kept = []  # until the call returns: copies of views that are not dense
+        arrays = {**batch, "mean": None, "inverse": None}
+        if normalizer is not None:
+            arrays["mean"], arrays["inverse"] = normalizer
         for name, array in arrays.items():
             if array is not None:
                 kept.append(np.ascontiguousarray(array))
             setattr(task, name, None if array is None else _address(kept[-1]))
         self._library.td_update(self._address)
-        return out
+        return small.value, small.td_error, small.q_value
+
+    def _shape(self, shape: tuple[int, int]) -> _Small:
+        small = self._small[shape] = _Small(shape)
+        small.enter(self._task)
+        floats = self._library.td_scratch(self._address)
+        if floats > len(self._scratch):
+            self._scratch = np.zeros(floats, np.float32)
+            self._task.scratch = self._scratch.ctypes.data
+        return small
+
+
+class _Small:
+    """Arguments and results of one shape (R, B) that stay in place: an address costs more than filling them."""
+
+    def __init__(self, shape: tuple[int, int]):
+        self.shape = shape
+        self.rows, self.lr, self.tau = np.zeros(shape[0], np.int64), np.zeros(shape[0]), np.zeros(shape[0])
+        self.value, self.q_value = np.zeros(shape[0], np.float32), np.zeros(shape[0], np.float32)
+        self.td_error = np.zeros(shape, np.float32)
+        names = ("rows", "lr", "tau", "value", "td_error", "q_value")
+        self._addresses = [(name, getattr(self, name).ctypes.data) for name in names]
+
+    def enter(self, task: _Task) -> None:
+        """Point the task at these arrays."""
+        if task.rows == self._addresses[0][1]:
+            return
+        task.members, task.batch = self.shape
+        for name, address in self._addresses:
+            setattr(task, name, address)
 
 
 def _address(array: np.ndarray) -> int:

@@ -35,6 +35,7 @@ class Population:
         groups: dict[Any, list[int]] = {}
         for slot, agent in enumerate(self.agents):
             groups.setdefault(agent.cohort_key(), []).append(slot)
+        self._everyone = np.arange(len(self.agents))
         self.cohorts = [self._stack(np.array(slots)) for slots in groups.values()]
 
     def __len__(self) -> int:
@@ -59,10 +60,10 @@ class Population:
         Yields:
             The cohort, its rows (None = all of them), and their positions in `members`.
         """
+        if len(self.cohorts) == 1 and len(members) == len(self.agents):
+            yield self.cohorts[0], None, self._everyone
+            return
         for cohort in self.cohorts:
-            if len(self.cohorts) == 1 and len(members) == cohort.pop:
-                yield cohort, None, np.arange(len(members))
-                continue
             inside = np.isin(cohort.slots, members)
             if inside.any():
                 where = np.searchsorted(members, cohort.slots[inside])

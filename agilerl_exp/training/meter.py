@@ -36,10 +36,10 @@ class Meter:
         """Forget the running episodes of `which` (P, N)."""
         self.episode_return[which] = 0.0
 
-    def update(self, members: np.ndarray, loss: np.ndarray, metrics: dict[str, Any]) -> None:
+    def update(self, members: np.ndarray, loss: np.ndarray, metrics: dict[str, np.ndarray]) -> None:
         """Take in one gradient step of the members (R,)."""
         self.updates[members] += 1
-        for name, value in {"loss": loss, **{k: v.cpu().numpy() for k, v in metrics.items()}}.items():
+        for name, value in {"loss": loss, **metrics}.items():
             if name not in self.sums:
                 self.sums[name] = np.zeros(len(self.updates))
             self.sums[name][members] += value

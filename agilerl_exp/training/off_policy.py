@@ -227,32 +227,32 @@ class OffPolicy:
         ready = self.env_step[members] >= self.training.learning_delay
         ready &= self.buffer.sizes[members] >= batch_size
         due[~ready] = 0
+        beta = linear_to(self.env_step[members], self.horizon, self.buffer.beta, 1.0)
         for k in range(due.max()):
-            self.update(members[due > k])
+            part = due > k
+            if part.all():
+                self.update(members, batch_size, beta)
+            else:
+                self.update(members[part], batch_size[part], beta[part])
 
-    def update(self, members: np.ndarray) -> None:
-        """One gradient step of the members (R,), each on a batch of its own."""
+    def update(self, members: np.ndarray, batch_size: np.ndarray, beta: np.ndarray) -> None:
+        """One gradient step of the members, each on a batch of its own; arguments (R,)."""
+        draws = self.streams.stream("replay")
         for cohort, rows, where in self.population.parts(members):
             who = members[where]
-            chosen = slice(None) if rows is None else rows
-            sizes = cohort.hyper["batch_size"][chosen].astype(np.int64)
+            gamma = cohort.hyper["gamma"] if rows is None else cohort.hyper["gamma"][rows]
             batch = self.buffer.sample(
-                int(sizes[0]) if (sizes == sizes[0]).all() else sizes,
-                self.streams.stream("replay").of(who),
-                members=who,
-                gamma=cohort.hyper["gamma"][chosen],
-                beta=linear_to(self.env_step[who], self.horizon, self.buffer.beta, 1.0),
+                batch_size[where], draws.of(who), members=who, gamma=gamma, beta=beta[where]
             )
             loss = cohort.update(self.agent, batch, rows)
-            value = loss.value.cpu().numpy()
-            if not np.isfinite(value).all():
-                bad = who[~np.isfinite(value)].tolist()
+            if not np.isfinite(loss.value).all():
+                bad = who[~np.isfinite(loss.value)].tolist()
                 raise DivergenceError(
                     f"member {bad[0]}: the loss is not finite at env step {self.env_step[bad[0]]}; "
                     "lower algo.lr, set algo.max_grad_norm, or look at the rewards of the environment"
                 )
-            self.buffer.update_priorities(batch.index, loss.td_error.cpu().numpy(), who)
-            self.meter.update(who, value, loss.metrics)
+            self.buffer.update_priorities(batch.index, loss.td_error, who)
+            self.meter.update(who, loss.value, loss.metrics)
 
     # What a checkpoint holds.
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from probe_envs import Legal, Noisy, Steps
 from small import RINGS, contents
 
+from agilerl_exp.algorithms.dqn import DQN
 from agilerl_exp.buffers import join
 from agilerl_exp.envs import MemberEnvs, make_member_envs
 from agilerl_exp.envs.blocks import Blocks
@@ -129,7 +131,7 @@ def test_training_goes_on_from_where_an_agent_stands():
 
 
 def test_masks_reach_the_ring_and_hold_everywhere():
-    env = SyncVectorEnv([lambda: Legal(length=5)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    env = SyncVectorEnv([lambda: Legal(length=5)] * 2)
     _, fitness, memory = train(  # an illegal action raises
         lambda _: SyncVectorEnv([lambda: Legal(length=5)] * 2), build(dqn(), env, 2), eps_schedule="constant"
     )
@@ -151,6 +153,62 @@ def test_a_vector_env_that_cannot_be_made_again_needs_an_eval_env():
     env.spec = None
     with pytest.raises(ConfigError, match="give eval_env"):
         train(env, build(dqn(), env, 1))
+
+
+class Renamed(DQN):
+    """Another algorithm."""
+
+
+MISTAKES = {
+    "nobody": (lambda pop: [], "pop"),
+    "the same agent twice": (lambda pop: [pop[0], pop[0]], "twice"),
+    "another pop_size": (lambda pop: pop[:1], "pop_size"),
+    "two algorithms": (
+        lambda pop: [pop[0], Renamed(dqn(), pop[0].observation_space, pop[0].action_space, 1)],
+        "Renamed",
+    ),
+    "other observations": (
+        lambda pop: [dqn().build_algorithm(spaces.Discrete(3), pop[0].action_space, i) for i in range(2)],
+        "observation",
+    ),
+    "other actions": (
+        lambda pop: [
+            dqn().build_algorithm(pop[0].observation_space, spaces.Discrete(9), i) for i in range(2)
+        ],
+        "action",
+    ),
+}
+
+
+@pytest.mark.xfail(strict=True, reason="not checked yet")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_population_that_cannot_work_is_refused_in_one_line(mistake):
+    change, words = MISTAKES[mistake]
+    pop = change(build(dqn(), cartpole(2), 2))
+    spec, memory = dqn(), ReplayBufferSpec(max_size=100).init_buffer(dqn())
+    training = TrainingSpec(pop_size=2, max_steps=20, eval_steps=5)
+    with pytest.raises(ConfigError, match=words) as caught:
+        spec.get_training_fn()(lambda _: cartpole(2), pop, memory, training=training, eval_env=seeded)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.xfail(strict=True, reason="not checked yet")
+def test_sharing_needs_a_shared_memory():
+    with pytest.raises(ConfigError, match="experience_sharing"):
+        train(seeded, build(dqn(), cartpole(2), 2), experience_sharing=True, eval_env=seeded)
+
+
+@pytest.mark.xfail(strict=True, reason="plain vector envs are not seeded, nor closed by who made them")
+def test_vector_envs_that_the_call_makes_are_seeded_and_closed():
+    made: list[SyncVectorEnv] = []
+
+    def make(_):
+        made.append(cartpole(2))
+        return made[-1]
+
+    runs = [train(make, build(dqn(), cartpole(2), 1)) for _ in range(2)]
+    assert equal(runs[0][0][0], runs[1][0][0]) and runs[0][1] == runs[1][1]
+    assert all(env.closed for env in made)
 
 
 # What a divided environment stores.
