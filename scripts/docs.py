@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Writes the tables in docs/ that repeat what the code says: options, settings, hyperparameters.
 
 A table stands between `<!-- table NAME -->` and `<!-- end -->`. Run it after a change of a spec or of conf/:

@@ -1,4 +1,4 @@
-/* One gradient step of R members of a stacked ReLU action-value network: normalise, forward, TD target, backward, clip,
+/* One gradient step of R members of a stacked ReLU action-value network, with or without LayerNorm: normalise, forward, TD target, backward, clip,
  * Adam, target mix. One member after another in a fixed order, so that the numbers of a member do not depend on who stands
  * beside it; vectors are element-wise only.
  */
@@ -24,8 +24,8 @@ typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int64_t i64;
 
 typedef struct {
-    i64 members, batch, layers, row_length; /* R, B, L, floats of a bank row */
-    const i64 *width, *offset, *rows;       /* L + 1 widths; where the 2 L tensors start; R rows of the bank */
+    i64 members, batch, layers, row_length, norm; /* R, B, L, floats of a bank row, LayerNorm in hidden layers */
+    const i64 *width, *offset, *rows;       /* L + 1 widths; where each tensor starts; R rows of the bank */
     float *weights, *target, *moment1, *moment2, *adam_step, *grad; /* bank; grad is one row */
     const float *obs, *next_obs, *mean, *inverse; /* (R, B, D) both; (P, D) both, or null */
     const i64 *action;
@@ -81,29 +81,80 @@ static void repack(i64 n, i64 width, const float *x, i64 from, float *out, i64 t
     }
 }
 
-/* Layer l of x[0] (n, padded(width[0])) lands in x[l + 1]. */
-static void forward(const Task *t, const float *w, i64 n, float *const *x, float *free) {
+/* Sum of a padded row, in a fixed order. */
+static inline float total(const float *x, i64 wide) {
+    vec lanes = {0};
+    for (i64 k = 0; k < wide; k += LANES) lanes += load(x + k);
+    float sum = 0;
+    for (int k = 0; k < LANES; k++) sum += lanes[k];
+    return sum;
+}
+
+/* LayerNorm of rows z (n, wide), zero beyond b: z <- hat * gain + shift; keeps hat (n, wide) and 1 / deviation (n). */
+static void normalize(i64 n, i64 b, i64 wide, float *z, float *hat, float *inverse, const float *gain,
+                      const float *shift) {
+    for (i64 i = 0; i < n; i++, z += wide, hat += wide) {
+        const float mean = total(z, wide) / b;
+        for (i64 k = 0; k < wide; k++) hat[k] = k < b ? z[k] - mean : 0;
+        vec square = {0};
+        for (i64 k = 0; k < wide; k += LANES) square += load(hat + k) * load(hat + k);
+        float variance = 0;
+        for (int k = 0; k < LANES; k++) variance += square[k];
+        inverse[i] = 1 / sqrtf(variance / b + 1e-5f);
+        for (i64 k = 0; k < wide; k++) hat[k] *= inverse[i];
+        for (i64 k = 0; k < b; k++) z[k] = hat[k] * gain[k] + shift[k];
+    }
+}
+
+/* Gradient rows g (n, wide) after a LayerNorm to before it; adds up the gradients of gain and shift. */
+static void unnormalize(i64 n, i64 b, i64 wide, float *g, const float *hat, const float *inverse, const float *gain,
+                        float *d_gain, float *d_shift, float *free) {
+    memset(d_gain, 0, b * sizeof *d_gain);
+    memset(d_shift, 0, b * sizeof *d_shift);
+    float *product = free;
+    memset(product, 0, wide * sizeof *product);
+    for (i64 i = 0; i < n; i++, g += wide, hat += wide) {
+        for (i64 k = 0; k < b; k++) {
+            d_gain[k] += g[k] * hat[k];
+            d_shift[k] += g[k];
+            g[k] *= gain[k];
+            product[k] = g[k] * hat[k];
+        }
+        const float first = total(g, wide) / b, second = total(product, wide) / b;
+        for (i64 k = 0; k < b; k++) g[k] = inverse[i] * (g[k] - first - hat[k] * second);
+    }
+}
+
+/* Number of the first tensor of layer l: weight, bias, and with LayerNorm gain, shift. */
+static inline const i64 *tensors(const Task *t, i64 l) { return t->offset + l * (t->norm ? 4 : 2); }
+
+/* Layer l of x[0] (n, padded(width[0])) lands in x[l + 1]; with LayerNorm hat[l + 1] and inverse[l + 1] are kept. */
+static void forward(const Task *t, const float *w, i64 n, float *const *x, float *const *hat, float *const *inverse,
+                    float *free) {
     for (i64 l = 0; l < t->layers; l++) {
         const i64 a = t->width[l], b = t->width[l + 1], wide = padded(b);
-        const float *weight = w + t->offset[2 * l];
+        const i64 *at = tensors(t, l);
+        const float *weight = w + at[0];
         float *turned = free, *bias = free + a * wide;
         for (i64 i = 0; i < a; i++) {
             for (i64 o = 0; o < b; o++) turned[i * wide + o] = weight[o * a + i];
             for (i64 o = b; o < wide; o++) turned[i * wide + o] = 0;
         }
-        repack(1, b, w + t->offset[2 * l + 1], b, bias, wide);
+        repack(1, b, w + at[1], b, bias, wide);
         float *out = x[l + 1];
         gemm(n, wide, a, x[l], padded(a), 1, turned, wide, bias, out, wide);
-        if (l < t->layers - 1)
-            for (i64 i = 0; i < n * wide; i++) out[i] = out[i] < 0 ? 0 : out[i]; /* NaN stays */
+        if (l == t->layers - 1) break;
+        if (t->norm) normalize(n, b, wide, out, hat[l + 1], inverse[l + 1], w + at[2], w + at[3]);
+        for (i64 i = 0; i < n * wide; i++) out[i] = out[i] < 0 ? 0 : out[i]; /* NaN stays */
     }
 }
 
 /* t->grad from `above` (n, padded(A)), the gradient of the outputs; both buffers are used up. */
-static void backward(const Task *t, const float *w, i64 n, float *const *x, float *above, float *below, float *free) {
+static void backward(const Task *t, const float *w, i64 n, float *const *x, float *const *hat, float *const *inverse,
+                     float *above, float *below, float *free) {
     for (i64 l = t->layers - 1; l >= 0; l--) {
         const i64 a = t->width[l], b = t->width[l + 1], in = padded(a), out = padded(b);
-        float *dw = t->grad + t->offset[2 * l], *db = t->grad + t->offset[2 * l + 1];
+        float *dw = t->grad + tensors(t, l)[0], *db = t->grad + tensors(t, l)[1];
         float *to = a == in ? dw : free;
         gemm(b, in, n, above, 1, out, x[l], in, 0, to, in);
         if (to != dw) for (i64 o = 0; o < b; o++) memcpy(dw + o * a, to + o * in, a * sizeof *dw);
@@ -111,9 +162,13 @@ static void backward(const Task *t, const float *w, i64 n, float *const *x, floa
         for (i64 i = 0; i < n; i++)
             for (i64 o = 0; o < b; o++) db[o] += above[i * out + o];
         if (!l) break;
-        repack(b, a, w + t->offset[2 * l], a, free, in);
+        repack(b, a, w + tensors(t, l)[0], a, free, in);
         gemm(n, in, b, above, out, 1, free, in, 0, below, in);
         for (i64 i = 0; i < n * in; i++) below[i] = x[l][i] > 0 ? below[i] : 0;
+        if (t->norm) {
+            const i64 *at = tensors(t, l - 1);
+            unnormalize(n, a, in, below, hat[l], inverse[l], w + at[2], t->grad + at[2], t->grad + at[3], free);
+        }
         float *swap = above;
         above = below;
         below = swap;
@@ -194,13 +249,14 @@ i64 td_scratch(const Task *t) {
         widest = wide > widest ? wide : widest;
         rows += wide;
     }
-    return (4 * rows + 2 * widest) * t->batch + (widest + 1) * widest + PAD * 64;
+    return (6 * rows + 2 * widest + 2 * PAD * (t->layers + 1)) * t->batch + (widest + 1) * widest + PAD * 256;
 }
 
 /* grad must be zero between the tensors; MAX_LAYERS bounds L. */
 void td_update(const Task *t) {
     const i64 L = t->layers, B = t->batch;
     float *x[MAX_LAYERS + 1], *next[MAX_LAYERS + 1], *other[MAX_LAYERS + 1], *free = t->scratch;
+    float *hat[MAX_LAYERS + 1], *inverse[MAX_LAYERS + 1], *lost[MAX_LAYERS + 1], *gone[MAX_LAYERS + 1];
     i64 widest = 0;
     for (i64 l = 0; l <= L; l++) {
         const i64 wide = padded(t->width[l]);
@@ -208,6 +264,10 @@ void td_update(const Task *t) {
         x[l] = take(&free, B * wide);
         next[l] = take(&free, B * wide);
         other[l] = l ? take(&free, B * wide) : next[0];
+        hat[l] = take(&free, B * wide); /* of the pass that is differentiated */
+        inverse[l] = take(&free, B);
+        lost[l] = take(&free, B * wide);
+        gone[l] = take(&free, B);
     }
     float *above = take(&free, B * widest), *below = take(&free, B * widest);
     for (i64 r = 0; r < t->members; r++) {
@@ -215,11 +275,11 @@ void td_update(const Task *t) {
         const float *w = t->weights + row * t->row_length;
         encode(t, r, row, t->obs, x[0]);
         encode(t, r, row, t->next_obs, next[0]);
-        forward(t, w, B, x, free);
-        forward(t, t->target + row * t->row_length, B, next, free);
-        if (t->twice) forward(t, w, B, other, free);
+        forward(t, w, B, x, hat, inverse, free);
+        forward(t, t->target + row * t->row_length, B, next, lost, gone, free);
+        if (t->twice) forward(t, w, B, other, lost, gone, free);
         head(t, r, x[L], next[L], t->twice ? other[L] : next[L], above);
-        backward(t, w, B, x, above, below, free);
+        backward(t, w, B, x, hat, inverse, above, below, free);
         if (t->max_norm > 0) clip(t);
         adam(t, row, t->lr[r], t->tau[r]);
     }

@@ -19,7 +19,7 @@ from agilerl_exp.population.bank import Bank
 
 WIDEST = 512  # beyond it a tuned BLAS is faster than plain loops
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno")
-_INTEGERS = ("members", "batch", "layers", "row_length")
+_INTEGERS = ("members", "batch", "layers", "row_length", "norm")
 _POINTERS = (
     *("width", "offset", "rows", "weights", "target", "moment1", "moment2", "adam_step", "grad"),
     *(
@@ -62,7 +62,7 @@ def library() -> ctypes.CDLL | None:
 
 def serves(net: Mlp, bank: Bank) -> bool:
     """Whether the compiled step covers this network on this bank."""
-    plain = net.activation == "ReLU" and not net.layer_norm and len(net.widths) <= 16
+    plain = net.activation == "ReLU" and len(net.widths) <= 16
     return plain and max(net.widths) <= WIDEST and bank.device.type == "cpu" and library() is not None
 
 
@@ -87,6 +87,7 @@ class TdStep:
         self._scratch = np.zeros(0, np.float32)
         self._small: dict[tuple[int, int], _Small] = {}
         task = self._task = _Task(layers=len(net.widths) - 1, row_length=bank.weights.shape[1])
+        task.norm = net.layer_norm
         task.twice, task.huber, task.max_norm, task.clip = twice, huber, max_norm or 0.0, CLIP
         task.width, task.offset = self._width.ctypes.data, self._offset.ctypes.data
         task.grad = self._grad.ctypes.data

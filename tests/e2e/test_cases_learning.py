@@ -84,6 +84,18 @@ def test_b18_reset_steps_are_never_stored_counted_or_learned_from(how):
     assert q == pytest.approx(np.array([[0, 1], [0, 1]]), abs=0.05)
 
 
+@pytest.mark.parametrize("pop", [1, 2])
+def test_b18_an_environment_that_resets_in_a_step_of_its_own_is_counted_by_its_real_steps(pop):
+    settings = {"env.id": "CartPole-v1", "env.config": {}, "env.num_envs": 5, "training.pop_size": pop}
+    settings |= {"env.vectorization": "entry_point", "training.max_steps": 1000, **EXPLORE}
+    loop = ran({**settings, "training.eps_start": 1.0, "training.evo_steps": 1000, "algo.learn_step": 100})
+    assert loop.meter.episodes.min() > 20 and len(loop.session.env_step) > 1000 / 5  # some slots only reset
+    for member in range(pop):
+        obs, next_obs = contents(loop.buffer, member).obs[0], contents(loop.buffer, member).next_obs[0]
+        assert loop.env_step[member] == len(obs) >= 1000
+        assert next_obs[:, 0] == pytest.approx(obs[:, 0] + 0.02 * obs[:, 1], abs=1e-6)  # the cart moved on
+
+
 def test_b22_both_flags_count_as_terminated():
     batch = contents(ran({"env.config": {"ends": [4], "cuts": [4]}}).buffer)
     assert np.array_equal(batch.terminated[0], batch.obs[0, :, 0] == 3)
@@ -145,6 +157,10 @@ def test_b95_illegal_actions_are_never_tried_and_the_best_legal_ones_are_found(k
     settings |= {"training.eval_loop": 2, "algo.normalize_obs": False}
     loop = ran({**LEARN, **EXPLORE, **settings})
     assert (loop.session.returns[-1] > 6).all()  # 7 at most; an illegal action would have ended the run
+    batch = contents(loop.buffer)
+    legal = (batch.next_obs[0, :, None] + [0, 1]) % 5  # what the target may choose from
+    assert np.array_equal(batch.next_mask[0].argsort(axis=1)[:, -2:], np.sort(legal, axis=1))
+    assert (batch.next_mask.sum(-1) == 2).all()
 
 
 @pytest.mark.parametrize("double", [False, True])

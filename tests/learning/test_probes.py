@@ -24,18 +24,14 @@ RINGS: dict[str, dict[str, Any]] = {
 ALL = {name.lower(): value for name, value in vars(probes).items() if isinstance(value, Probe)}
 SIMPLE = [name for name in ALL if name != "rare"]
 LONGER = {"always_truncates": 1600}
-ANY_ACTION = [
-    "always_truncates",
-    "terminates",
-    "cycle",
-]  # n-step windows follow the random actions of the ring
+ANY_ACTION = ["terminates", "cycle"]  # n-step windows follow the random actions of the ring
 
 
 def learn(
     probe: Probe,
     *,
     ring: dict[str, Any] | None = None,
-    engine: str = "stacked",
+    engine: str | None = None,
     mode: AutoresetMode = AutoresetMode.SAME_STEP,
     gammas: tuple[float, ...] = (),
     steps: int = 800,
@@ -57,7 +53,7 @@ def learn(
         spec.build_algorithm(envs.observation_space, envs.action_space, i) for i, spec in enumerate(specs)
     ]
     for agent in agents:
-        agent.cohort.engine = engine
+        agent.cohort.engine = engine or agent.cohort.engine
     buffers = ReplayBufferSpec(max_size=2000, **ring or {})
     training = TrainingSpec(max_steps=steps, pop_size=len(specs), eps_schedule="constant", eval_steps=10)
     kwargs = specs[0].get_training_kwargs(
@@ -92,9 +88,10 @@ def test_every_probe_is_learned(name):
     assert close(got, ALL[name].q), got
 
 
-@pytest.mark.parametrize("name", ["two_steps", "cycle", "masked"])
-def test_the_other_engine_gives_the_same_values(name):
-    (got,) = learn(ALL[name], engine="autograd")
+@pytest.mark.parametrize("engine", ["stacked", "autograd"])
+@pytest.mark.parametrize("name", ["cycle", "masked"])
+def test_the_torch_engines_give_the_same_values(name, engine):
+    (got,) = learn(ALL[name], engine=engine)
     assert close(got, ALL[name].q), got
 
 

@@ -124,6 +124,11 @@ def test_changing_one_member_never_changes_another():
 
 
 ENGINES = [
+    pytest.param(
+        "native",
+        {"hidden_size": [20, 16], "layer_norm": True},
+        marks=pytest.mark.skipif(library() is None, reason="no compiler"),
+    ),
     ("stacked", {"hidden_size": [8, 8], "activation": "Tanh"}),
     pytest.param(
         "native", {"hidden_size": [20, 16]}, marks=pytest.mark.skipif(library() is None, reason="no compiler")
@@ -165,7 +170,7 @@ def test_engine_is_chosen_by_the_network():
 
     assert chosen(hidden_size=[8]) == ("native" if library() is not None else "stacked")
     assert chosen(hidden_size=[8], activation="Tanh") == "stacked"
-    assert chosen(hidden_size=[8], layer_norm=True) == "stacked"  # which takes autograd there
+    assert chosen(hidden_size=[8], layer_norm=True) == chosen(hidden_size=[8])
     assert chosen(hidden_size=[1024]) == "stacked"
 
 
