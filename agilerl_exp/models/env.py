@@ -54,13 +54,13 @@ class EnvSpec(Spec):
     def _source_mistakes(self) -> list[str]:
         if self.id is None and self.entrypoint is None:
             return [
-                "id=null: no environment; give id (a gymnasium id) or entrypoint (module:attr, file.py:Class)"
+                "id=null: no environment; choose env=NAME, or give id (a gymnasium id) or entrypoint (module:attr, file.py:Class)"
             ]
         if self.entrypoint is None:
             return []
         if self.id is not None:
             return [
-                mistake("entrypoint", self.entrypoint, f"id={self.id} is given too; set one of them to null")
+                mistake("entrypoint", self.entrypoint, f"id={self.id} is given too; choose env=custom, or set one of them to null")
             ]
         module, _, attr = self.entrypoint.rpartition(":")
         if not module or not attr:

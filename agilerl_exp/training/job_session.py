@@ -63,7 +63,7 @@ class JobSession(Session):
         for member in late:
             self._reported[member] = passed[member]
             self._report(loop, member)
-        if late:
+        if late and int(loop.env_step.min()) // self.training.reporting_interval > self._shown:
             self._show(loop)
         due = int(loop.env_step.min()) // (self.training.checkpoint_steps or np.iinfo(np.int64).max)
         asked = self.signals.pending
@@ -83,6 +83,9 @@ class JobSession(Session):
             self.tracker.log(row | {"eval_episodes": returns.shape[1]})
             self._keep_best(loop, member)
         self._timing(loop)
+        self._show(loop)
+        if loop.target_reached:
+            self.display.message(f"target score {self.training.target_score:g} reached")
         if self.training.checkpoint_steps is None and not loop.finished:
             self.save(loop)
 
@@ -101,12 +104,7 @@ class JobSession(Session):
             self.display.message(
                 "environment episodes cannot be restored exactly: a resume is not byte-exact"
             )
-        meta = {
-            "tracker": self.tracker.position(),
-            "exact_resume": self._exact,
-            "engines": [cohort.engine for cohort in loop.population.cohorts],
-            "cohorts": [cohort.slots.tolist() for cohort in loop.population.cohorts],
-        }
+        meta = {"tracker": self.tracker.position(), "exact_resume": self._exact, **_stacking(loop)}
         step = int(loop.env_step.min())
         write_checkpoint(self.root, step, state["policy"], {**state["resume"], "session": session}, meta)
         prune(self.root, keep_policies=not self.training.overwrite_checkpoints)
@@ -123,7 +121,11 @@ class JobSession(Session):
             self.tracker.truncate({})
             return False
         state, manifest = read_checkpoint(path)
-        for line in environment_changes(manifest):
+        changes = environment_changes(manifest)
+        for name, now in _stacking(loop).items():
+            if manifest["meta"][name] != now:
+                changes.append(f"{name} {manifest['meta'][name]} -> {now}")
+        for line in changes:
             self.display.message(f"{line}: the resumed run is not byte-exact")
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", RuntimeWarning)
@@ -149,13 +151,12 @@ class JobSession(Session):
         self._newest[member] = row
 
     def _show(self, loop: Any) -> None:
-        """Show the member with the best training score, once the slowest has got on."""
+        """Show where the slowest member is and the figures of the best, by training score."""
         step = int(loop.env_step.min())
-        if step // self.training.reporting_interval > self._shown or step >= self.training.max_steps:
-            self._shown = step // self.training.reporting_interval
-            row = max(self._newest.values(), key=lambda r: -np.inf if r["score"] is None else r["score"])
-            shown = {"env_step": step, "score": row["score"], "eps": row["epsilon"], "loss": row.get("loss")}
-            self.display.update(shown)
+        self._shown = step // self.training.reporting_interval
+        row = max(self._newest.values(), key=lambda r: -np.inf if r["score"] is None else r["score"])
+        figures = {"score": row["score"], "eps": row["epsilon"], "loss": row.get("loss")}
+        self.display.update({"env_step": step, **figures})
 
     def _row(self, loop: Any, kind: str, member: int) -> dict[str, Any]:
         return {
@@ -184,3 +185,9 @@ class JobSession(Session):
             self.best = {"fitness": agent.fitness[-1], "member": member, "step": step}
             state = {"agent": agent.state_dict()}
             write_best(self.root, step, member, agent.fitness[-1], state, {"kind": "agent"})
+
+
+def _stacking(loop: Any) -> dict[str, Any]:
+    """How members are stacked and computed: other groups or engines round differently."""
+    cohorts = loop.population.cohorts
+    return {"engines": [c.engine for c in cohorts], "cohorts": [c.slots.tolist() for c in cohorts]}

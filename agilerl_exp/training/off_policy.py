@@ -98,6 +98,7 @@ class OffPolicy:
         self.env_step = np.zeros(pop, np.int64)
         self.learn_clock = np.zeros(pop, np.int64)  # env steps since the last update that was due
         self.generation = 0
+        self.scored = 0  # env steps of a member at the end of the last evaluated generation
         self.evaluation_steps = 0
         self.generation_steps = training.generation_steps(self.agent.spec.default_evo_steps)
         self.horizon = training.max_steps
@@ -128,8 +129,7 @@ class OffPolicy:
     @property
     def finished(self) -> bool:
         """Whether the last evaluation was the last of the run."""
-        spent = self.generation * self.generation_steps >= self.training.max_steps
-        return self.generation > 0 and (spent or self._target_reached())
+        return self.scored >= self.training.max_steps or self.target_reached
 
     def tick(self, members: np.ndarray) -> None:
         """One vector step of the members (R,), and the updates that it makes due."""
@@ -170,6 +170,7 @@ class OffPolicy:
         self.evaluation_steps += steps
         for agent, score in zip(self.population.agents, returns.mean(1).tolist(), strict=True):
             agent.fitness.append(score)
+        self.scored = self._generation_end
         self.generation += 1
         self.session.at_generation(self, returns)
 
@@ -211,12 +212,19 @@ class OffPolicy:
 
     def _training_members(self) -> np.ndarray:
         """Members before the end of the generation; the others wait, and keep what they overshot."""
-        end = min((self.generation + 1) * self.generation_steps, self.training.max_steps)
-        return np.flatnonzero(self.env_step < end)
+        return np.flatnonzero(self.env_step < self._generation_end)
 
-    def _target_reached(self) -> bool:
+    @property
+    def _generation_end(self) -> int:
+        return min(self.scored + self.generation_steps, self.training.max_steps)
+
+    @property
+    def target_reached(self) -> bool:
+        """Whether the best of the last evaluation has the target score."""
         target = self.training.target_score
-        return target is not None and max(agent.fitness[-1] for agent in self.population.agents) >= target
+        if target is None or not self.generation:
+            return False
+        return max(agent.fitness[-1] for agent in self.population.agents) >= target
 
     def _learn(self, members: np.ndarray, stepped: np.ndarray) -> None:
         """All updates that are due; what fell due before a member was ready is not caught up."""
@@ -263,6 +271,7 @@ class OffPolicy:
             "env_step": self.env_step.tolist(),
             "learn_clock": self.learn_clock.tolist(),
             "generation": self.generation,
+            "scored": self.scored,
             "evaluation_steps": self.evaluation_steps,
             "horizon": self.horizon,
             "meter": self.meter.state_dict(),
@@ -278,8 +287,8 @@ class OffPolicy:
         loop = state["loop"]
         self.env_step[...] = loop["env_step"]
         self.learn_clock[...] = loop["learn_clock"]
-        self.generation, self.evaluation_steps = loop["generation"], loop["evaluation_steps"]
-        self.horizon = loop["horizon"]
+        for name in ("generation", "scored", "evaluation_steps", "horizon"):
+            setattr(self, name, loop[name])
         for cohort in self.population.cohorts:
             cohort.horizon = self.horizon
         self.meter.load_state_dict(loop["meter"])

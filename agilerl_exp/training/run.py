@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from agilerl_exp.buffers import join
 from agilerl_exp.envs import MemberEnvs, make_member_envs
 from agilerl_exp.envs.blocks import Blocks
+from agilerl_exp.errors import ConfigError
 from agilerl_exp.models.experiment import ExperimentSpec
 from agilerl_exp.models.training import ReplayBufferSpec
 from agilerl_exp.population.population import Population
@@ -99,6 +101,8 @@ def build_loop(spec: ExperimentSpec, session: JobSession | None = None) -> OffPo
         ConfigError: something the spec names cannot be made.
     """
     training, slots = spec.training, range(spec.training.pop_size)
+    if spec.device != "cpu" and not torch.cuda.is_available():
+        raise ConfigError(f"device={spec.device}: no CUDA device is available here; use device=cpu")
     streams = Streams(spec.seed, slots)
     envs = Blocks(
         [
@@ -132,7 +136,7 @@ def _result(spec: ExperimentSpec, loop: OffPolicy, session: JobSession) -> dict[
     fitness = [agent.fitness[-1] for agent in loop.population.agents]
     best = int(np.argmax(fitness))
     fresh = Evaluator(loop.evaluator.make, FINAL_EPISODES, loop.evaluator.max_steps)
-    returns, _ = fresh(loop.population, loop.generation)
+    returns, played = fresh(loop.population, loop.generation)
     scores = returns.mean(1).tolist()
     return {
         "score": scores[best],
@@ -143,7 +147,7 @@ def _result(spec: ExperimentSpec, loop: OffPolicy, session: JobSession) -> dict[
         "member_scores": scores,
         "best_checkpoint": session.best,
         "env_steps": loop.env_step.tolist(),
-        "total_env_steps": int(loop.env_step.sum()) + loop.evaluation_steps,
+        "total_env_steps": int(loop.env_step.sum()) + loop.evaluation_steps + played,
         "seed": spec.seed,
     }
 
@@ -151,8 +155,8 @@ def _result(spec: ExperimentSpec, loop: OffPolicy, session: JobSession) -> dict[
 def _summary(result: dict[str, Any], job_dir: Path, root: Path) -> dict[str, Any]:
     return {
         "best member": result["best_member"],
-        "score": f"{result['score']:.1f} +- {result['score_std']:.1f}, {FINAL_EPISODES} fresh greedy episodes",
-        "last evaluation": f"{result['fitness'][result['best_member']]:.1f}",
+        "score": f"{result['score']:.4g} +- {result['score_std']:.3g}, {FINAL_EPISODES} fresh greedy episodes",
+        "last evaluation": result["fitness"][result["best_member"]],
         "env steps": f"{result['total_env_steps']:,}, all members and evaluations",
         "job directory": str(job_dir),
         "checkpoints": str(root),

@@ -88,6 +88,7 @@ def test_b18_reset_steps_are_never_stored_counted_or_learned_from(how):
 def test_b18_an_environment_that_resets_in_a_step_of_its_own_is_counted_by_its_real_steps(pop):
     settings = {"env.id": "CartPole-v1", "env.config": {}, "env.num_envs": 5, "training.pop_size": pop}
     settings |= {"env.vectorization": "entry_point", "training.max_steps": 1000, **EXPLORE}
+    settings |= {"training.replay_buffer.max_size": 2000}
     loop = ran({**settings, "training.eps_start": 1.0, "training.evo_steps": 1000, "algo.learn_step": 100})
     assert loop.meter.episodes.min() > 20 and len(loop.session.env_step) > 1000 / 5  # some slots only reset
     for member in range(pop):
@@ -237,6 +238,19 @@ def test_b32_every_copy_of_every_member_and_run_starts_from_a_seed_of_its_own():
             starts[seed, member] = set(batch.obs[0, :, 0].tolist())
             assert len(starts[seed, member]) == 12  # 4 copies, 3 episodes each: no draw comes twice
     assert len(set().union(*starts.values())) == 48
+
+
+def test_b32_evaluations_start_where_neither_training_nor_an_earlier_evaluation_did():
+    settings = {"env.id": "probe/Echo-v0", "env.config": {"length": 4}, "env.num_envs": 4}
+    loop = loop_of(settings | {"training.pop_size": 2})
+    starts = [obs[:, 0] for obs, _ in loop.envs.reset()]
+    for member in range(2):
+        for generation in range(3):
+            block = loop.evaluator.make(member, generation, 5)
+            starts.append(block.reset()[0][:, 0])
+            block.close()
+    loop.envs.close()
+    assert len(np.unique(np.concatenate(starts))) == 2 * 4 + 2 * 3 * 5
 
 
 # Spaces: B90, B92

@@ -96,11 +96,11 @@ MISTAKES = [
     ),
     (
         {"env__id": None},
-        ["env.id=null: no environment; give id (a gymnasium id) or entrypoint (module:attr, file.py:Class)"],
+        ["env.id=null: no environment; choose env=NAME, or give id (a gymnasium id) or entrypoint (module:attr, file.py:Class)"],
     ),
     (
         {"env__entrypoint": "a:B"},
-        ["env.entrypoint=a:B: id=CartPole-v1 is given too; set one of them to null"],
+        ["env.entrypoint=a:B: id=CartPole-v1 is given too; choose env=custom, or set one of them to null"],
     ),
     ({"device": "gpu"}, ["device=gpu: must be cpu, cuda or cuda:N"]),
     (
