@@ -168,7 +168,7 @@ class ReplayBuffer:
             ValueError: a member has no rows, or a batch size is below 1.
         """
         store = self._store
-        members = store.members if members is None else members
+        members = store.members if members is None else np.asarray(members, np.int64)
         sizes = store.sizes[members]
         counts = np.full(len(members), batch_size)
         if not len(members) or counts.min() < 1 or sizes.min() < 1:

@@ -22,6 +22,9 @@ Seen = tuple[Tree, np.ndarray | None]
 class Blocks:
     """One vector environment a member: its data do not depend on the other members."""
 
+    together = False
+    """Whether no member can wait while others step."""
+
     def __init__(self, blocks: Sequence[MemberEnvs]) -> None:
         self.blocks = list(blocks)
         self.num_envs = self.blocks[0].num_envs
@@ -57,10 +60,9 @@ class Blocks:
 
 
 class Split:
-    """One vector environment of P * N copies, divided in blocks; all copies step whenever one block does.
+    """One vector environment of P * N copies, divided in blocks, which all step at once."""
 
-    Steps of blocks that were not asked for are lost, and their episodes go on with action 0.
-    """
+    together = True
 
     def __init__(self, whole: MemberEnvs, pop: int) -> None:
         if whole.num_envs % pop:
@@ -78,10 +80,8 @@ class Split:
         return [(take_rows(obs, s), None if mask is None else mask[s]) for s in self._slices]
 
     def step(self, members: np.ndarray, actions: np.ndarray) -> list[Step]:
-        """Step all copies; returns the blocks of `members` (R,)."""
-        full = np.zeros((len(self._slices), *actions.shape[1:]), actions.dtype)
-        full[members] = actions
-        step = self._whole.step(full.reshape(-1, *actions.shape[2:]))
+        """Step all copies with actions (P, N, ...); members are all P."""
+        step = self._whole.step(actions.reshape(-1, *actions.shape[2:]))
         return [Step(*(take_rows(part, self._slices[i]) for part in step)) for i in members.tolist()]
 
     @property
@@ -104,9 +104,28 @@ class Split:
         self._whole.close()
 
 
-def blocks_of(env: VectorEnv | Callable[[int], VectorEnv | MemberEnvs], pop: int) -> Blocks | Split:
-    """The blocks of what a library user gives: a callable member -> VectorEnv, or one VectorEnv."""
+def blocks_of(
+    env: VectorEnv | Callable[[int], VectorEnv | MemberEnvs], pop: int, seeds: Callable[[int, int], list[int]]
+) -> Blocks | Split:
+    """The blocks of what a library user gives: a callable member -> VectorEnv, or one VectorEnv.
+
+    Args:
+        env: what was given; a MemberEnvs keeps its own seeds.
+        pop: number of members.
+        seeds: from (member, number of copies) to one seed a copy.
+
+    Raises:
+        ConfigError: it is neither.
+    """
     if isinstance(env, VectorEnv):
-        return Split(MemberEnvs(env), pop)
-    made = (env(i) for i in range(pop))
-    return Blocks([m if isinstance(m, MemberEnvs) else MemberEnvs(m, member=i) for i, m in enumerate(made)])
+        each = [seed for i in range(pop) for seed in seeds(i, env.num_envs // pop)]
+        return Split(MemberEnvs(env, each), pop)
+    if not callable(env):
+        raise ConfigError(f"env={type(env).__name__}: give a callable member -> VectorEnv, or one VectorEnv")
+    made = [env(i) for i in range(pop)]
+    return Blocks(
+        [
+            m if isinstance(m, MemberEnvs) else MemberEnvs(m, seeds(i, m.num_envs), i)
+            for i, m in enumerate(made)
+        ]
+    )

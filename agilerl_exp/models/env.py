@@ -54,14 +54,14 @@ class EnvSpec(Spec):
     def _source_mistakes(self) -> list[str]:
         if self.id is None and self.entrypoint is None:
             return [
-                "id=null: no environment; choose env=NAME, or give id (a gymnasium id) or entrypoint (module:attr, file.py:Class)"
+                "id=null: no environment; choose env=NAME, or give id (a gymnasium id) "
+                "or entrypoint (module:attr, file.py:Class)"
             ]
         if self.entrypoint is None:
             return []
         if self.id is not None:
-            return [
-                mistake("entrypoint", self.entrypoint, f"id={self.id} is given too; choose env=custom, or set one of them to null")
-            ]
+            text = f"id={self.id} is given too; choose env=custom, or set one of them to null"
+            return [mistake("entrypoint", self.entrypoint, text)]
         module, _, attr = self.entrypoint.rpartition(":")
         if not module or not attr:
             return [mistake("entrypoint", self.entrypoint, "must read module:attr or file.py:Class")]

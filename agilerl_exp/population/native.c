@@ -201,6 +201,7 @@ static i64 best(const float *q, const uint8_t *mask, i64 A) {
 static void head(const Task *t, i64 r, const float *q, const float *next_q, const float *chooser, float *above) {
     const i64 A = t->width[t->layers], wide = padded(A), B = t->batch;
     double total = 0, mean = 0;
+    i64 own = 0; /* padding has no scale */
     memset(above, 0, B * wide * sizeof *above);
     for (i64 i = 0; i < B; i++) {
         const i64 at = r * B + i, action = t->action[at];
@@ -210,12 +211,12 @@ static void head(const Task *t, i64 r, const float *q, const float *next_q, cons
         const float error = q[i * wide + action] - y, size = fabsf(error);
         const int outside = t->huber && size > 1;
         t->td_error[at] = error;
-        mean += q[i * wide + action];
+        if (t->scale[at] > 0) mean += q[i * wide + action], own++;
         total += t->scale[at] * (outside ? 2 * size - 1 : error * error);
         above[i * wide + action] = t->scale[at] * 2 * (outside ? copysignf(1, error) : error);
     }
     t->value[r] = (float)total;
-    t->q_value[r] = (float)(mean / B);
+    t->q_value[r] = (float)(mean / own);
 }
 
 static void clip(const Task *t) {

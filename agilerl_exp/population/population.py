@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from agilerl_exp.errors import ConfigError
 from agilerl_exp.population.cohort import Cohort
 
 
@@ -32,6 +33,12 @@ class Population:
 
     def __init__(self, agents: Sequence[Any]):
         self.agents = list(agents)
+        kinds = {type(agent) for agent in self.agents}
+        if len(kinds) != 1:
+            names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nobody"
+            raise ConfigError(f"pop={names}: give at least one agent, all of one algorithm")
+        if len({id(agent) for agent in self.agents}) < len(self.agents):
+            raise ConfigError("pop: the same agent stands in it twice; clone it")
         groups: dict[Any, list[int]] = {}
         for slot, agent in enumerate(self.agents):
             groups.setdefault(agent.cohort_key(), []).append(slot)

@@ -57,7 +57,11 @@ class Evaluator:
 
 
 def evaluator_of(
-    env: Any, eval_env: Callable[[int], Any] | None, training: TrainingSpec, env_name: str
+    env: Any,
+    eval_env: Callable[[int], Any] | None,
+    training: TrainingSpec,
+    env_name: str,
+    seeds: Callable[..., list[int]],
 ) -> Evaluator:
     """The evaluator of a library user: from `eval_env`, from `env` when it is callable, or from its registered id.
 
@@ -70,7 +74,9 @@ def evaluator_of(
 
     def block(member: int, generation: int, episodes: int) -> MemberEnvs:
         made = make(member)
-        return made if isinstance(made, MemberEnvs) else MemberEnvs(made, member=member)
+        if isinstance(made, MemberEnvs):
+            return made
+        return MemberEnvs(made, seeds(member, made.num_envs, "eval", generation), member)
 
     return Evaluator(block, training.eval_loop, training.eval_steps)
 

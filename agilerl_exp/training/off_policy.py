@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 
 from agilerl_exp.buffers import Transition, join
 from agilerl_exp.envs import stack
 from agilerl_exp.envs.blocks import Blocks, Seen, Split, blocks_of
-from agilerl_exp.errors import DivergenceError
+from agilerl_exp.errors import ConfigError, DivergenceError
 from agilerl_exp.functional.schedules import epsilon, linear_to
 from agilerl_exp.models.training import TrainingSpec
 from agilerl_exp.population.population import Population
@@ -48,23 +49,47 @@ def train_off_policy(
         env_name: named in messages.
         eval_env: callable member -> VectorEnv for evaluation; None: `env(member)` once more when it is callable,
             otherwise environments of the same registered id.
-        seed: of exploration and sampling.
+        seed: of exploration, sampling and the environments; a `MemberEnvs` keeps seeds of its own.
 
     Returns:
         The agents and, of each, the score of its last evaluation; nothing happens to an agent after it.
 
     Raises:
+        ConfigError: agents, environments, memory and training do not fit together.
         DivergenceError: a loss is not finite.
         EnvError: an environment failed.
     """
-    training = training or TrainingSpec(pop_size=len(pop))
     population = Population(pop)
-    blocks = blocks_of(env, len(pop))
-    evaluator = evaluator_of(env, eval_env, training, env_name)
+    training = training or TrainingSpec(pop_size=len(pop))
+    streams = Streams(seed, range(len(pop)))
+    blocks = blocks_of(env, len(pop), streams.env_seeds)
+    _refuse_unfit(population.agents, blocks, memory, training)
+    evaluator = evaluator_of(env, eval_env, training, env_name, streams.env_seeds)
     buffer = memory if n_step_memory is None else join(memory, n_step_memory)
-    loop = OffPolicy(population, blocks, buffer, training, Streams(seed, range(len(pop))), evaluator)
-    loop.run()
+    loop = OffPolicy(population, blocks, buffer, training, streams, evaluator)
+    try:
+        loop.run()
+    finally:
+        if not isinstance(env, VectorEnv):  # then they were made here
+            blocks.close()
     return population.agents, [agent.fitness[-1] for agent in population.agents]
+
+
+def _refuse_unfit(pop: Sequence[Any], envs: Blocks | Split, memory: Any, training: TrainingSpec) -> None:
+    if training.pop_size != len(pop):
+        raise ConfigError(
+            f"training.pop_size={training.pop_size}: pop has {len(pop)} agents; give one number"
+        )
+    if training.experience_sharing != memory.shared:
+        raise ConfigError(
+            f"training.experience_sharing={training.experience_sharing}: memory has shared={memory.shared}; "
+            "build it with init_buffer(..., shared=training.experience_sharing)"
+        )
+    for i, agent in enumerate(pop):
+        for name in ("observation_space", "action_space"):
+            own, given = getattr(agent, name), getattr(envs, name)
+            if own != given:
+                raise ConfigError(f"pop[{i}]: built for the {name} {own}, the environment has {given}")
 
 
 class OffPolicy:
@@ -155,7 +180,7 @@ class OffPolicy:
         everyone = len(members) == len(self.population)
         self.buffer.add(transition, None if everyone else members)
         for cohort, rows, where in self.population.parts(members):
-            cohort.observe(_pick(obs, where, rows), rows, valid[where])
+            cohort.observe(_pick(obs, where, len(members)), rows, valid[where])
         for i, s in zip(members.tolist(), steps, strict=True):
             self.seen[i] = s.obs, s.mask
         count = valid.sum(1)
@@ -189,7 +214,7 @@ class OffPolicy:
                 where,
                 self.agent.act(
                     cohort,
-                    _pick(obs, where, rows),
+                    _pick(obs, where, len(members)),
                     None if mask is None else mask[where],
                     eps[where],
                     noise[where],
@@ -211,8 +236,11 @@ class OffPolicy:
         return stack([obs for obs, _ in seen]), np.stack(masks) if masks else None
 
     def _training_members(self) -> np.ndarray:
-        """Members before the end of the generation; the others wait, and keep what they overshot."""
-        return np.flatnonzero(self.env_step < self._generation_end)
+        """Members before the end of the generation; the others wait where they can, and keep what they overshot."""
+        behind = self.env_step < self._generation_end
+        if self.envs.together:
+            behind[:] = behind.any()
+        return np.flatnonzero(behind)
 
     @property
     def _generation_end(self) -> int:
@@ -300,10 +328,10 @@ class OffPolicy:
             self.meter.cut(cut)
 
 
-def _pick(tree: Any, where: np.ndarray, rows: np.ndarray | None) -> Any:
-    """Members `where` of a stacked tree; everyone of a lone cohort is the tree itself."""
-    if rows is None and len(where) and where[-1] == len(where) - 1:
+def _pick(tree: Any, where: np.ndarray, count: int) -> Any:
+    """Members `where` of a tree stacked over `count` members; all of them are the tree itself."""
+    if len(where) == count:
         return tree
     if isinstance(tree, dict):
-        return {key: _pick(leaf, where, rows) for key, leaf in tree.items()}
-    return tuple(_pick(leaf, where, rows) for leaf in tree) if isinstance(tree, tuple) else tree[where]
+        return {key: _pick(leaf, where, count) for key, leaf in tree.items()}
+    return tuple(_pick(leaf, where, count) for leaf in tree) if isinstance(tree, tuple) else tree[where]

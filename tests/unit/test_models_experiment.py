@@ -96,7 +96,10 @@ MISTAKES = [
     ),
     (
         {"env__id": None},
-        ["env.id=null: no environment; choose env=NAME, or give id (a gymnasium id) or entrypoint (module:attr, file.py:Class)"],
+        [
+            "env.id=null: no environment; choose env=NAME, or give id (a gymnasium id) "
+            "or entrypoint (module:attr, file.py:Class)"
+        ],
     ),
     (
         {"env__entrypoint": "a:B"},

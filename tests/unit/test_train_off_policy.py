@@ -180,7 +180,6 @@ MISTAKES = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="not checked yet")
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_population_that_cannot_work_is_refused_in_one_line(mistake):
     change, words = MISTAKES[mistake]
@@ -192,13 +191,11 @@ def test_a_population_that_cannot_work_is_refused_in_one_line(mistake):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="not checked yet")
 def test_sharing_needs_a_shared_memory():
     with pytest.raises(ConfigError, match="experience_sharing"):
         train(seeded, build(dqn(), cartpole(2), 2), experience_sharing=True, eval_env=seeded)
 
 
-@pytest.mark.xfail(strict=True, reason="plain vector envs are not seeded, nor closed by who made them")
 def test_vector_envs_that_the_call_makes_are_seeded_and_closed():
     made: list[SyncVectorEnv] = []
 
@@ -227,12 +224,7 @@ def walks(memory: Any, member: int, n_step: int) -> set[int]:
     "mode",
     [
         AutoresetMode.SAME_STEP,
-        pytest.param(
-            AutoresetMode.NEXT_STEP,
-            marks=pytest.mark.xfail(
-                strict=True, reason="a waiting block is stepped and acts on an old observation"
-            ),
-        ),
+        AutoresetMode.NEXT_STEP,
     ],
 )
 def test_members_that_wait_for_others_lose_no_step_of_a_divided_environment(ring, mode):
@@ -314,9 +306,6 @@ GROUPS = {
 
 
 BASE = {"normalize_obs": True, "max_grad_norm": 1.0, "lr_schedule": "linear"}
-NEIGHBOURS = pytest.param(
-    "neighbours", marks=pytest.mark.xfail(strict=True, reason="a cohort of the first members gets all rows")
-)
 ENGINES = ["native", "stacked", "autograd"]
 
 
@@ -326,7 +315,7 @@ def skip_without_compiler(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("group", ["one cohort", "two cohorts", NEIGHBOURS])
+@pytest.mark.parametrize("group", GROUPS)
 def test_a_member_ends_as_if_it_had_been_alone(group, engine):
     skip_without_compiler(engine)
     cohorts, members = GROUPS[group]
@@ -344,14 +333,7 @@ def test_a_member_ends_as_if_it_had_been_alone(group, engine):
             assert alone.metrics[name] == pytest.approx(together[slot].metrics[name], rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        pytest.param("native", marks=pytest.mark.xfail(strict=True, reason="the mean counts padding")),
-        "stacked",
-        "autograd",
-    ],
-)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_reported_value_is_the_mean_over_the_members_own_batch(engine):
     skip_without_compiler(engine)
     specs = {0: dqn(batch_size=5), 1: dqn(batch_size=40)}
