@@ -118,7 +118,7 @@ def test_network_options_fill_the_algorithms_network():
         "hidden_size": [8],
         "activation": "ReLU",
         "layer_norm": True,
-        "init": "orthogonal",
+        "init": "torch",
     }
 
 
@@ -130,7 +130,8 @@ def test_smoke_goes_with_every_buffer_and_exploration(buffer):
 
 
 def test_interpolation_reaches_the_spec_as_a_number():
-    assert spec_of("training.eps_decay=${algo.gamma}").training.eps_decay == 0.99
+    spec = spec_of("training/exploration=exponential", "training.eps_decay=${algo.gamma}")
+    assert spec.training.eps_decay == 0.99
 
 
 def test_every_pair_of_environment_and_network_validates():
