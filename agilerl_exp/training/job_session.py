@@ -48,6 +48,7 @@ class JobSession(Session):
         self.tracker, self.signals, self.display = tracker, signals, display
         self.best: dict[str, Any] | None = None
         self._reported = np.zeros(spec.training.pop_size, np.int64)
+        self._row_step = np.full(spec.training.pop_size, -1)  # env step of each member's newest train row
         self._saved = 0
         self._newest: dict[int, dict[str, Any]] = {}
         self._shown = 0
@@ -77,7 +78,8 @@ class JobSession(Session):
     def at_generation(self, loop: Any, returns: np.ndarray) -> None:
         """Write a row a member, keep the best agent, save."""
         for member, agent in enumerate(loop.population.agents):
-            self._report(loop, member)
+            if self._row_step[member] != loop.env_step[member]:
+                self._report(loop, member)
             row = self._row(loop, "eval", member)
             row |= {"fitness": agent.fitness[-1], "fitness_std": float(returns[member].std())}
             self.tracker.log(row | {"eval_episodes": returns.shape[1]})
@@ -98,7 +100,8 @@ class JobSession(Session):
     def save(self, loop: Any) -> None:
         """Write a checkpoint of the whole run at this step boundary, then prune older ones."""
         state = loop.state_dict()
-        session = {"best": self.best, "reported": self._reported.tolist(), "saved": self._saved}
+        session = {"best": self.best, "saved": self._saved}
+        session |= {"reported": self._reported.tolist(), "row_step": self._row_step.tolist()}
         if self._exact and not loop.envs.exact:
             self._exact = False
             self.display.message(
@@ -134,7 +137,7 @@ class JobSession(Session):
             self.display.message(str(warning.message))
         session = state["session"]
         self.best, self._saved = session["best"], session["saved"]
-        self._reported[...] = session["reported"]
+        self._reported[...], self._row_step[...] = session["reported"], session["row_step"]
         self._exact = manifest["meta"]["exact_resume"] and not caught
         self.tracker.truncate(manifest["meta"]["tracker"])
         self.display.message(f"resumed from {path.name}")
@@ -148,14 +151,16 @@ class JobSession(Session):
         row["update_step"] = loop.population.agents[member].update_step
         row |= loop.population.agents[member].hyperparameters
         self.tracker.log(row)
+        self._row_step[member] = loop.env_step[member]
         self._newest[member] = row
 
     def _show(self, loop: Any) -> None:
         """Show where the slowest member is and the figures of the best, by training score."""
         step = int(loop.env_step.min())
         self._shown = step // self.training.reporting_interval
-        row = max(self._newest.values(), key=lambda r: -np.inf if r["score"] is None else r["score"])
-        figures = {"score": row["score"], "eps": row["epsilon"], "loss": row.get("loss")}
+        rows = self._newest.values()  # none yet right after a resume
+        row = max(rows, key=lambda r: -np.inf if r["score"] is None else r["score"], default={})
+        figures = {"score": row.get("score"), "eps": row.get("epsilon"), "loss": row.get("loss")}
         self.display.update({"env_step": step, **figures})
 
     def _row(self, loop: Any, kind: str, member: int) -> dict[str, Any]:

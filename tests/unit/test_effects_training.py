@@ -213,6 +213,7 @@ def test_overwriting_keeps_two_directories_and_otherwise_every_policy_stays(tmp_
         (10, 2, [10, 20, 30, 32, 40, 50, 60, 64]),
         (10, 3, [12, 21, 30, 33, 42, 51, 60, 66]),
         (1000, 2, [32, 64]),
+        (16, 2, [16, 32, 48, 64]),  # a generation that ends on a report adds no second row
     ],
 )
 def test_a_row_every_reporting_interval_and_at_each_generation(tmp_path, every, num_envs, expected):
