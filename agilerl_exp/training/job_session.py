@@ -100,7 +100,7 @@ class JobSession(Session):
     def save(self, loop: Any) -> None:
         """Write a checkpoint of the whole run at this step boundary, then prune older ones."""
         state = loop.state_dict()
-        session = {"best": self.best, "saved": self._saved}
+        session: dict[str, Any] = {"best": self.best, "saved": self._saved}
         session |= {"reported": self._reported.tolist(), "row_step": self._row_step.tolist()}
         if self._exact and not loop.envs.exact:
             self._exact = False
