@@ -31,8 +31,12 @@ if how == "no flock":
     fcntl.flock = flock
 lock = Lock(folder)
 child = 0
-if how == "with worker" and not (child := os.fork()):
-    time.sleep(60)
+if how == "with worker":
+    ready, told = os.pipe()
+    if not (child := os.fork()):
+        os.write(told, b".")  # a worker runs by now: what a fork drops is dropped
+        time.sleep(60)
+    os.read(ready, 1)
 print(os.getpid(), child, flush=True)
 time.sleep(60)
 """

@@ -14,6 +14,15 @@ import pytest
 
 from agilerl_exp.run.signals import Signals
 
+
+@pytest.fixture(autouse=True)
+def _hangup_as_usual():
+    """Under nohup these tests and their children would start with HUP ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 LOOP = """
 import os, signal, sys, time
 from agilerl_exp.run.signals import Signals
