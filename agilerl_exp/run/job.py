@@ -31,6 +31,7 @@ from agilerl_exp.run.environment import environment
 from agilerl_exp.run.lock import Lock
 
 _GIT_SECONDS = 5
+_CURE = "delete it and give the job's settings again: its checkpoints go on"
 _MAX_DIFF_BYTES = 4 << 20
 
 
@@ -120,7 +121,10 @@ class Job:
             self._status, self.complete = before, True
             return
         config = self._read("spec.json")
-        if config and before.get("fingerprint") != self._fingerprint and (lines := self._diff(config)):
+        # A job that failed before its first checkpoint (a mistake found late) holds nothing: it may start over.
+        empty = before.get("state") == "FAILED" and not before.get("step")
+        other = config and before.get("fingerprint") != self._fingerprint and not empty
+        if other and (lines := self._diff(config)):
             raise JobError(
                 "\n".join(
                     [
@@ -175,9 +179,9 @@ class Job:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise JobError(f"{path}: unreadable ({error}); restore it, or choose another directory") from None
+            raise JobError(f"{path}: unreadable ({error}); {_CURE}") from None
         if not isinstance(content, dict):
-            raise JobError(f"{path}: unreadable (not an object); restore it, or choose another directory")
+            raise JobError(f"{path}: unreadable (not an object); {_CURE}")
         return content
 
     def _release(self) -> None:

@@ -190,6 +190,21 @@ def test_every_end_is_told_and_can_be_resumed(tmp_path, error, state, text):
         assert again["error"] is None
 
 
+def test_a_job_that_failed_before_its_first_checkpoint_may_start_over(tmp_path):
+    for step, refused in ((0, False), (7, True)):
+        with pytest.raises(ValueError), make(tmp_path / str(step), {"lr": 0.1}) as job:
+            if step:
+                job.update(step=step)
+            raise ValueError("no such environment")
+        if refused:
+            with pytest.raises(JobError, match="made with another config"):
+                make(tmp_path / str(step), {"lr": 0.2}).__enter__()
+        else:
+            with make(tmp_path / str(step), {"lr": 0.2}) as job:
+                job.finish({})
+            assert json.loads((tmp_path / "0" / "spec.json").read_text()) == {"lr": 0.2}
+
+
 def test_another_config_is_refused_with_the_lines(tmp_path):
     with make(tmp_path, {"lr": 0.1, "seed": 1, "steps": 10}) as job:
         job.finish({})
