@@ -78,21 +78,26 @@ def everything(job_dir: Path) -> dict[str, bytes]:
 
 
 def check(spec, tmp_path, kills, seed):
+    """Kill runs `kills` times in all, each resumed until it ends, and compare every one that ended."""
     code, seconds = attempt(spec, tmp_path / "whole")
     assert code == 0
-    rng, done = np.random.default_rng(seed), 0
-    for _ in range(3 * kills):
-        code, _ = attempt(spec, tmp_path / "killed", rng.uniform(0.02, 0.6) * seconds)
-        done += code == -signal.SIGKILL
-        if code == 0 or done == kills:
-            break
-    assert done >= 1
-    assert attempt(spec, tmp_path / "killed")[0] == 0
-    whole, killed = everything(tmp_path / "whole"), everything(tmp_path / "killed")
-    assert whole.keys() == killed.keys()
-    assert [name for name in whole if whole[name] != killed[name]] == []
+    whole = everything(tmp_path / "whole")
     assert any(name.endswith("buffer.safetensors") for name in whole)
-    return done
+    rng, done, run_number = np.random.default_rng(seed), 0, 0
+    while True:
+        folder = tmp_path / f"killed-{run_number}"
+        last = done == kills
+        code, _ = attempt(spec, folder, None if last else rng.uniform(0.02, 0.6) * seconds)
+        if code == -signal.SIGKILL:
+            done += 1
+            continue
+        assert code == 0
+        killed = everything(folder)
+        assert whole.keys() == killed.keys()
+        assert [name for name in whole if whole[name] != killed[name]] == []
+        if last:
+            return
+        run_number += 1
 
 
 @pytest.mark.parametrize("ring", RINGS)
