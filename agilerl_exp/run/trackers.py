@@ -9,6 +9,7 @@ that law.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from agilerl_exp.models.tracker import TrackerSpec
 from agilerl_exp.run import durable, state
 
 Row = Mapping[str, Any]
+
+_CHUNK = 1 << 20
 
 
 class Tracker(Protocol):
@@ -71,9 +74,9 @@ class JsonlTracker:
         """See `Tracker`.
 
         Raises:
-            CheckpointError: the file does not reach that far, or the position is not the end of a line.
+            CheckpointError: the rows up to there are not those that were written.
         """
-        self._metrics.truncate(position.get("metrics.jsonl", 0))
+        self._metrics.truncate(position.get("metrics.jsonl"))
 
     def close(self) -> None:
         """See `Tracker`."""
@@ -110,6 +113,7 @@ class _Lines:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             self._size = self._whole(os.fstat(self._fd).st_size)
             os.ftruncate(self._fd, self._size)
+        self._sha256 = hashlib.sha256()  # of the rows since the start or the last `truncate`'s position
 
     def _whole(self, size: int) -> int:
         """The bytes up to the last newline: a kill in the middle of a row leaves a torn one."""
@@ -130,17 +134,23 @@ class _Lines:
                 os.ftruncate(self._fd, self._size)
                 raise
         self._size += len(line)
+        self._sha256.update(line)
 
-    def sync(self) -> int:
+    def sync(self) -> dict[str, Any]:
         with durable.disk_errors(self._path, 0):
             os.fsync(self._fd)
-        return self._size
+        return {"size": self._size, "sha256": self._sha256.hexdigest()}
 
-    def truncate(self, size: int) -> None:
-        if size > self._size:
-            raise CheckpointError(f"{self._path}: {self._size} bytes, the checkpoint was made at {size}")
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            raise CheckpointError(f"{self._path}: no row ends at byte {size}, where the checkpoint was made")
+    def truncate(self, position: Mapping[str, Any] | None) -> None:
+        size = position["size"] if position else 0
+        self._sha256 = hashlib.sha256()
+        for start in range(0, size, _CHUNK):
+            self._sha256.update(os.pread(self._fd, min(_CHUNK, size - start), start))
+        if position and (size > self._size or self._sha256.hexdigest() != position["sha256"]):
+            raise CheckpointError(
+                f"{self._path}: not as it was when the checkpoint was made (its first {size} bytes are missing or "
+                "changed); restore it, or use another job directory"
+            )
         with durable.disk_errors(self._path, 0):
             os.ftruncate(self._fd, size)
             os.fsync(self._fd)

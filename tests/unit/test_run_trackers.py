@@ -58,13 +58,26 @@ def test_a_torn_last_line_goes(tmp_path, head, tail):
     assert (tmp_path / "timing.jsonl").read_bytes() == head + b'{"c":3}\n'
 
 
-def test_a_position_that_is_not_there_is_refused(tmp_path):
+@pytest.mark.parametrize("damage", ["flipped", "shorter", "gone", "other row"])
+def test_rows_that_are_not_those_of_the_checkpoint_are_refused(tmp_path, damage):
     tracker = JsonlTracker(tmp_path)
-    tracker.log({"a": 1})
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: 8 bytes, the checkpoint was made at 9"):
-        tracker.truncate({"metrics.jsonl": 9})
-    with pytest.raises(CheckpointError, match="no row ends at byte 5"):
-        tracker.truncate({"metrics.jsonl": 5})
+    for i in range(3):
+        tracker.log({"i": i})
+    position = json.loads(json.dumps(tracker.position()))
+    file = tmp_path / "metrics.jsonl"
+    good = file.read_bytes()
+    bad = {
+        "flipped": good[:4] + bytes([good[4] ^ 1]) + good[5:],
+        "shorter": good[:-9],
+        "gone": b"",
+        "other row": good.replace(b"1", b"7"),
+    }
+    file.write_bytes(bad[damage])
+    with pytest.raises(CheckpointError, match=rf"metrics\.jsonl: not as it was .* first {len(good)} bytes"):
+        JsonlTracker(tmp_path).truncate(position)
+    file.write_bytes(good)
+    JsonlTracker(tmp_path).truncate(position)
+    assert file.read_bytes() == good
 
 
 def test_a_failed_row_leaves_the_file_as_it_was(tmp_path):
