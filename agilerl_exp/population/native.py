@@ -51,7 +51,7 @@ class _Task(ctypes.Structure):
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
+def compiled_step() -> ctypes.CDLL | None:
     """The compiled step, or None."""
     found = load_library("agilerl_exp.population", "native", _FLAGS)
     if found is not None:
@@ -63,7 +63,7 @@ def library() -> ctypes.CDLL | None:
 def serves(net: Mlp, bank: Bank) -> bool:
     """Whether the compiled step covers this network on this bank."""
     plain = net.activation == "ReLU" and len(net.widths) <= 16
-    return plain and max(net.widths) <= WIDEST and bank.device.type == "cpu" and library() is not None
+    return plain and max(net.widths) <= WIDEST and bank.device.type == "cpu" and compiled_step() is not None
 
 
 class TdStep:
@@ -78,7 +78,7 @@ class TdStep:
     """
 
     def __init__(self, net: Mlp, bank: Bank, *, twice: bool, huber: bool, max_norm: float | None):
-        loaded = library()
+        loaded = compiled_step()
         assert loaded is not None  # `serves` was asked
         self._library, self._bank = loaded, bank
         self._width = np.array(net.widths, np.int64)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agilerl_exp.buffers import ReplayBuffer, Transition
 from agilerl_exp.models.algorithms.dqn import DQNSpec
-from agilerl_exp.population.native import library
+from agilerl_exp.population.native import compiled_step
 from agilerl_exp.population.population import Population
 
 OBS, ACT = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4)
@@ -127,11 +127,13 @@ ENGINES = [
     pytest.param(
         "native",
         {"hidden_size": [20, 16], "layer_norm": True},
-        marks=pytest.mark.skipif(library() is None, reason="no compiler"),
+        marks=pytest.mark.skipif(compiled_step() is None, reason="no compiler"),
     ),
     ("stacked", {"hidden_size": [8, 8], "activation": "Tanh"}),
     pytest.param(
-        "native", {"hidden_size": [20, 16]}, marks=pytest.mark.skipif(library() is None, reason="no compiler")
+        "native",
+        {"hidden_size": [20, 16]},
+        marks=pytest.mark.skipif(compiled_step() is None, reason="no compiler"),
     ),
 ]
 
@@ -168,7 +170,7 @@ def test_engine_is_chosen_by_the_network():
     def chosen(**net):
         return agents(DQNSpec(net_config=net), 1)[0].cohort.engine
 
-    assert chosen(hidden_size=[8]) == ("native" if library() is not None else "stacked")
+    assert chosen(hidden_size=[8]) == ("native" if compiled_step() is not None else "stacked")
     assert chosen(hidden_size=[8], activation="Tanh") == "stacked"
     assert chosen(hidden_size=[8], layer_norm=True) == chosen(hidden_size=[8])
     assert chosen(hidden_size=[1024]) == "stacked"

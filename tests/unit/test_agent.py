@@ -64,7 +64,7 @@ def learn(agent, times=3, seed=5, buffer=None):
 
 
 def use(agent, engine):
-    if engine == "native" and native.library() is None:
+    if engine == "native" and native.compiled_step() is None:
         pytest.skip("no C compiler")
     agent.cohort.engine = engine
 
