@@ -75,9 +75,9 @@ static void gemm(i64 M, i64 N, i64 K, const float *A, i64 am, i64 ak, const floa
 
 /* Rows (n, width) of distance `from` to rows of distance `to`, the rest of each row zero. */
 static void repack(i64 n, i64 width, const float *x, i64 from, float *out, i64 to) {
-    for (i64 i = 0; i < n; i++) {
-        memcpy(out + i * to, x + i * from, width * sizeof *x);
-        memset(out + i * to + width, 0, (to - width) * sizeof *x);
+    for (i64 i = 0; i < n; i++) { /* rows are short: a call of memcpy costs more than the copy */
+        for (i64 k = 0; k < width; k++) out[i * to + k] = x[i * from + k];
+        for (i64 k = width; k < to; k++) out[i * to + k] = 0;
     }
 }
 
