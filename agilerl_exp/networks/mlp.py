@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -171,10 +171,6 @@ class Mlp:
         if self.activation in _NUMPY:
             return _NUMPY[self.activation](x)
         return getattr(nn, self.activation)()(torch.from_numpy(x)).numpy()
-
-    def size(self) -> int:
-        """Number of parameters of one member."""
-        return sum(prod(shape) for _, shape in self.shapes())
 
 
 def _init_weight(init: str, shape: tuple[int, ...], last: bool, rng: np.random.Generator) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from agilerl_exp.functional.running_stats import CLIP
 from agilerl_exp.networks.mlp import Mlp
 from agilerl_exp.population.bank import Bank
 
+DEEPEST = 16  # MAX_LAYERS of native.c
 WIDEST = 512  # beyond it a tuned BLAS is faster than plain loops
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno")
 _INTEGERS = ("members", "batch", "layers", "row_length", "norm")
@@ -62,7 +64,7 @@ def compiled_step() -> ctypes.CDLL | None:
 
 def serves(net: Mlp, bank: Bank) -> bool:
     """Whether the compiled step covers this network on this bank."""
-    plain = net.activation == "ReLU" and len(net.widths) <= 16
+    plain = net.activation == "ReLU" and len(net.widths) <= DEEPEST
     return plain and max(net.widths) <= WIDEST and bank.device.type == "cpu" and compiled_step() is not None
 
 
@@ -98,7 +100,7 @@ class TdStep:
     def __call__(
         self,
         rows: np.ndarray,
-        batch: dict[str, np.ndarray | None],
+        batch: dict[str, Any],
         normalizer: tuple[np.ndarray, np.ndarray] | None,
         lr: np.ndarray,
         tau: np.ndarray,
@@ -116,7 +118,7 @@ class TdStep:
         Returns:
             Loss (R,), TD errors (R, B), mean value of the actions taken (R,); the next call overwrites them.
         """
-        shape = batch["reward"].shape  # type: ignore[union-attr]
+        shape = batch["reward"].shape
         task, small = self._task, self._small.get(shape) or self._shape(shape)
         small.enter(task)
         small.rows[:], small.lr[:], small.tau[:] = rows, lr, tau

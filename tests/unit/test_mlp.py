@@ -72,7 +72,9 @@ def test_inits_stay_within_their_bounds_and_start_the_last_layer_small():
 def test_spec_becomes_the_architecture():
     spec = MlpSpec(hidden_size=[32, 16], activation="Tanh", layer_norm=True, init="he")
     assert Mlp.from_spec(spec, 4, 2) == Mlp(4, 2, (32, 16), "Tanh", True, "he")
-    assert Mlp(4, 2, (64, 64)).size() == 4 * 64 + 64 + 64 * 64 + 64 + 64 * 2 + 2
+    shapes = dict(Mlp(4, 2, (64, 32), layer_norm=True).shapes())
+    assert shapes["0.weight"] == (64, 4) and shapes["1.norm.bias"] == (32,) and shapes["2.bias"] == (2,)
+    assert len(shapes) == 4 + 4 + 2
 
 
 def test_modules_view_the_bank_and_train_through():
