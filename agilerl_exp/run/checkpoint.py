@@ -16,6 +16,7 @@ import shutil
 import stat
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,8 @@ from agilerl_exp.run.environment import environment
 SCHEMA = 1
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"step-(\d+)")
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\.(json|safetensors)")
-_READ_SIZE = 8 << 20
-_OURS = r"step-\d+|best|best\.json"  # names in a checkpoint directory whose debris may be removed
+_FILE = re.compile(r"(?!manifest\.)[A-Za-z0-9_][A-Za-z0-9_-]*\.(json|safetensors)")
+_DEBRIS = re.compile(r"(step-\d+|best|best\.json)\.(tmp|old)")
 _KEPT = 2  # newest directories that hold everything
 
 State = Mapping[str, Any]
@@ -73,26 +73,18 @@ def write_best(
 
 
 def _write(path: Path, parts: Mapping[str, State], meta: Mapping[str, Any], step: int | None) -> Path:
-    encoded = {}
-    for part, content in parts.items():
-        for key, tree in content.items():
-            if not _FILE.fullmatch(f"{key}.json") or f"{key}.json" == MANIFEST:
-                raise ValueError(f"'{key}' cannot be the name of a file")
-            encoded[key] = (part, *state.encode(tree))
-    needed = sum(len(text) + sum(a.nbytes for a in arrays.values()) for _, text, arrays in encoded.values())
+    contents = _encode(parts)
     new = durable.scratch(path)
+    needed = sum(len(chunk) for _, chunks in contents.values() for chunk in chunks)
     with durable.disk_errors(path, needed):
         path.parent.mkdir(parents=True, exist_ok=True)
-        durable.sweep(path.parent, re.escape(path.name) if step is None else _OURS)
+        durable.tidy(path)
         try:
             new.mkdir()
             files = {}
-            for key, (part, text, arrays) in encoded.items():
-                files[f"{key}.json"] = _entry(part, *durable.write_new(new / f"{key}.json", [text]))
-                if arrays:
-                    chunks = state.safetensors_chunks(arrays)
-                    name = f"{key}.safetensors"
-                    files[name] = _entry(part, *durable.write_new(new / name, chunks))
+            for name, (part, chunks) in contents.items():
+                size, sha256 = durable.write_new(new / name, chunks)
+                files[name] = {"part": part, "size": size, "sha256": sha256}
             complete = "resume" in parts
             manifest = {"schema": SCHEMA, "step": step, "complete": complete, "files": files, **environment()}
             durable.write_new(new / MANIFEST, [_seal({**manifest, "meta": state.plain(meta)})])
@@ -100,15 +92,25 @@ def _write(path: Path, parts: Mapping[str, State], meta: Mapping[str, Any], step
             for later, other in steps(path.parent):
                 if step is not None and later > step:
                     durable.remove(other)
-            durable.replace_folder(new, path)
+            durable.replace_folder(path)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
     return path
 
 
-def _entry(part: str, size: int, sha256: str) -> dict[str, Any]:
-    return {"part": part, "size": size, "sha256": sha256}
+def _encode(parts: Mapping[str, State]) -> dict[str, tuple[str, list[durable.Chunk]]]:
+    """File name -> the part it belongs to and its bytes."""
+    contents: dict[str, tuple[str, list[durable.Chunk]]] = {}
+    for part, content in parts.items():
+        for key, tree in content.items():
+            if not _FILE.fullmatch(f"{key}.json"):
+                raise ValueError(f"'{key}' cannot be the name of a file")
+            text, arrays = state.encode(tree)
+            contents[f"{key}.json"] = part, [text]
+            if arrays:
+                contents[f"{key}.safetensors"] = part, [*state.safetensors_chunks(arrays)]
+    return contents
 
 
 def _seal(manifest: Mapping[str, Any]) -> bytes:
@@ -132,9 +134,9 @@ def read_checkpoint(
     Raises:
         CheckpointError: missing, damaged or newer; one line that names the file.
     """
-    if not path.exists():
-        with suppress(OSError):
-            durable.recover(path.parent, re.escape(path.name))
+    old = durable.set_aside(path)
+    if old.exists() and not path.exists():  # a kill, or a writer at this very moment, is between two renames
+        path = old
     manifest = read_manifest(path)
     content: dict[str, Any] = {}
     for name, entry in manifest["files"].items():
@@ -145,17 +147,18 @@ def read_checkpoint(
 
 
 def _read_tree(path: Path, key: str, files: Mapping[str, Any]) -> Any:
-    name = f"{key}.json"
-    text = _verify(path / name, files[name], keep=True)
+    text, raw = path / f"{key}.json", path / f"{key}.safetensors"
+    file = text
     try:
-        document, arrays = state.parse(text), {}
-        if f"{key}.safetensors" in files:
-            name = f"{key}.safetensors"
-            _verify(path / name, files[name])
-            arrays = state.read_arrays(path / name)
+        _verify(text, files[text.name])
+        document, arrays = state.parse(_read(text)), {}
+        if raw.name in files:
+            file = raw
+            _verify(raw, files[raw.name])
+            arrays = state.read_arrays(raw)
         return state.decode(document, arrays)
     except ValueError as error:
-        raise _unreadable(path / name, str(error)) from None
+        raise _unreadable(file, str(error)) from None
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -169,31 +172,22 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = state.parse(data)
         schema = manifest["schema"]
-        if isinstance(schema, int) and schema > SCHEMA:
-            raise _newer(file, schema, sealed=data == _seal(manifest))
-        if schema != SCHEMA or data != _seal(manifest):
-            raise _unreadable(file, "its own sha256 differs")
+        if data != _seal(manifest):
+            raise _unreadable(file, f"its own sha256 differs (schema {schema})")
+        if schema > SCHEMA:
+            raise _NewerError(
+                f"{file}: made by checkpoint schema {schema}, this version reads up to {SCHEMA}; "
+                "upgrade agilerl-exp"
+            )
         manifest["meta"] = state.decode(manifest["meta"], {})
         for name, entry in manifest["files"].items():
-            _check_entry(file, name, entry)
+            if not _FILE.fullmatch(name):
+                raise _unreadable(file, f"unsafe file name {name!r}")
+            if set(entry) != {"part", "size", "sha256"}:
+                raise _unreadable(file, f"unknown entry for {name}")
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise _unreadable(file, f"not a manifest ({error})") from None
     return manifest
-
-
-def _check_entry(file: Path, name: str, entry: Mapping[str, Any]) -> None:
-    if not _FILE.fullmatch(name) or name == MANIFEST:
-        raise _unreadable(file, f"unsafe file name {name!r}")
-    if set(entry) != {"part", "size", "sha256"}:
-        raise _unreadable(file, f"unknown entry for {name}")
-
-
-def _newer(file: Path, schema: int, sealed: bool) -> CheckpointError:
-    """A directory of a newer version; without a seal it may as well be one flipped bit."""
-    text = (
-        f"{file}: made by checkpoint schema {schema}, this version reads up to {SCHEMA}; upgrade agilerl-exp"
-    )
-    return _NewerError(text) if sealed else _unreadable(file, text)
 
 
 class _NewerError(CheckpointError):
@@ -204,8 +198,8 @@ def _unreadable(file: Path, why: str) -> CheckpointError:
     return CheckpointError(f"unreadable checkpoint file {file}: {why}")
 
 
-def _open(file: Path) -> int:
-    """A descriptor of a plain file: no link is followed, no pipe or device opened."""
+def _open(file: Path) -> BufferedReader:
+    """A plain file: no link is followed, no pipe or device opened."""
     try:
         fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -213,42 +207,32 @@ def _open(file: Path) -> int:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise _unreadable(file, "not a plain file")
-    return fd
+    return open(fd, "rb")
 
 
 def _read(file: Path) -> bytes:
-    with os.fdopen(_open(file), "rb") as stream:
+    with _open(file) as stream:
         return stream.read(state.MAX_JSON_BYTES + 1)
 
 
-def _verify(file: Path, entry: Mapping[str, Any], keep: bool = False) -> bytes:
-    """Check a file's size and sha256 against its manifest entry; returns its bytes when asked to keep."""
-    kept, digest = [], hashlib.sha256()
-    with os.fdopen(_open(file), "rb", buffering=0) as stream:
+def _verify(file: Path, entry: Mapping[str, Any]) -> None:
+    """Check a file's size and sha256 against its manifest entry."""
+    with _open(file) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size != entry["size"]:
             raise _unreadable(file, f"{size} bytes, the manifest says {entry['size']}")
-        if keep and size > state.MAX_JSON_BYTES:
-            raise _unreadable(file, f"{size} bytes of JSON, at most {state.MAX_JSON_BYTES} are read")
-        while chunk := stream.read(_READ_SIZE):
-            digest.update(chunk)
-            if keep:
-                kept.append(chunk)
-    if digest.hexdigest() != entry["sha256"]:
-        raise _unreadable(file, "its sha256 differs from the manifest")
-    return b"".join(kept)
+        if hashlib.file_digest(stream, "sha256").hexdigest() != entry["sha256"]:
+            raise _unreadable(file, "its sha256 differs from the manifest")
 
 
 def steps(root: Path) -> list[tuple[int, Path]]:
     """The step directories of a checkpoint directory, by step number."""
     if not root.is_dir():
         return []
-    found = (
-        (_STEP.fullmatch(path.name), path)
-        for path in root.iterdir()
-        if path.is_dir() and not path.is_symlink()
+    found = ((_STEP.fullmatch(path.name), path) for path in root.iterdir())
+    return sorted(
+        (int(match[1]), path) for match, path in found if match and path.is_dir() and not path.is_symlink()
     )
-    return sorted((int(match[1]), path) for match, path in found if match)
 
 
 def newest_valid(root: Path, warn: Callable[[str], None]) -> Path | None:
@@ -263,7 +247,7 @@ def newest_valid(root: Path, warn: Callable[[str], None]) -> Path | None:
             from an older step, would throw work away that nobody asked to throw away.
     """
     with durable.disk_errors(root, 0):
-        durable.recover(root, _OURS)
+        _tidy(root)
     lines = []
     for _, path in reversed(steps(root)):
         try:
@@ -279,6 +263,13 @@ def newest_valid(root: Path, warn: Callable[[str], None]) -> Path | None:
     if lines:
         raise CheckpointError("\n".join([*lines, f"{root}: no usable checkpoint; remove it to start afresh"]))
     return None
+
+
+def _tidy(root: Path) -> None:
+    """Put right what a killed process left in a checkpoint directory, which is ours by its lock."""
+    for debris in root.glob("*.*"):
+        if _DEBRIS.fullmatch(debris.name):
+            durable.tidy(debris.with_suffix(""))
 
 
 def _check_complete(path: Path) -> None:

@@ -2,6 +2,9 @@
 
 Must not know: what is in the files. Every write goes through `os.write`, `os.fsync`, `os.rename` and
 `os.replace` by those names, so that a test can fail each of them.
+
+NAME is written as ``NAME.tmp`` and renamed. A folder cannot be renamed onto another one: the older is set aside as
+``NAME.old`` for that moment. Whoever writes NAME next puts right what a kill left; there is one writer at a time.
 """
 
 from __future__ import annotations
@@ -9,7 +12,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +22,6 @@ from agilerl_exp.errors import DiskError
 Chunk = bytes | memoryview
 # Bytes handed to one write(2).
 _WRITE_SIZE = 8 << 20
-_SCRATCH = re.compile(r".+\.(tmp|old)-\d+")
 
 
 @contextmanager
@@ -44,9 +45,14 @@ def _available(path: Path) -> str:
     return "unknown"
 
 
-def scratch(path: Path, kind: str = "tmp") -> Path:
-    """The name beside `path` that this process may write under: `NAME.tmp-PID` or `NAME.old-PID`."""
-    return path.with_name(f"{path.name}.{kind}-{os.getpid()}")
+def scratch(path: Path) -> Path:
+    """The name beside `path` that it is written under."""
+    return path.with_name(f"{path.name}.tmp")
+
+
+def set_aside(path: Path) -> Path:
+    """The name of the older folder `path` while it is being replaced."""
+    return path.with_name(f"{path.name}.old")
 
 
 def write_new(path: Path, chunks: Iterable[Chunk]) -> tuple[int, str]:
@@ -84,7 +90,7 @@ def replace_file(path: Path, data: bytes) -> None:
     new = scratch(path)
     with disk_errors(path, len(data)):
         try:
-            sweep(path.parent, re.escape(path.name))
+            tidy(path)
             write_new(new, [data])
             os.replace(new, path)
         except OSError:
@@ -94,76 +100,35 @@ def replace_file(path: Path, data: bytes) -> None:
         sync_folder(path.parent)
 
 
-def replace_folder(new: Path, path: Path) -> None:
-    """Give the complete folder `new` the name `path`, setting an older folder of that name aside first.
-
-    A kill between the two renames leaves `NAME.old-PID`, which `recover` puts back.
-    """
-    old = scratch(path, "old")
-    while True:
-        try:
-            os.rename(new, path)
-            break
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        remove(old)
-        os.rename(path, old)
+def replace_folder(path: Path) -> None:
+    """Give the complete folder `scratch(path)` its name; a kill leaves it or the older one."""
+    if path.exists():
+        os.rename(path, set_aside(path))
+    os.rename(scratch(path), path)
     sync_folder(path.parent)
-    remove(old)
+    _delete(set_aside(path))
 
 
-def remove(path: Path) -> None:
+def remove(folder: Path) -> None:
     """Remove a folder so that no kill leaves half of it under its own name."""
-    if not path.exists():
-        return
-    if not _SCRATCH.fullmatch(path.name):
-        aside = scratch(path)
-        remove(aside)
-        os.rename(path, aside)
-        path = aside
-    shutil.rmtree(path)
+    os.rename(folder, scratch(folder))
+    _delete(scratch(folder))
 
 
-def recover(folder: Path, names: str) -> None:
-    """Put back what a killed `replace_folder` had set aside. For the owner of `folder` only."""
-    for path, match in _scratches(folder, names, "old"):
-        target = folder / match["name"]
-        if not target.exists():
-            os.rename(path, target)
+def tidy(path: Path) -> None:
+    """Put right what a kill left of writing, replacing or removing `path`. For its writer only."""
+    old = set_aside(path)
+    if old.exists() and not path.exists():
+        os.rename(old, path)
+    for debris in (old, scratch(path)):
+        _delete(debris)
 
 
-def sweep(folder: Path, names: str) -> None:
-    """Remove what dead processes left of the files and folders whose names match. For their owner only."""
-    recover(folder, names)
-    for path, _ in _scratches(folder, names, "old"):
-        remove(path)
-    for path, match in _scratches(folder, names, "tmp"):
-        if alive(int(match["pid"])) and int(match["pid"]) != os.getpid():
-            continue
-        if path.is_dir() and not path.is_symlink():
-            remove(path)
-        else:
-            path.unlink()
-
-
-def _scratches(folder: Path, names: str, kind: str) -> list[tuple[Path, re.Match[str]]]:
-    if not folder.is_dir():
-        return []
-    pattern = re.compile(rf"(?P<name>{names})\.{kind}-(?P<pid>\d+)")
-    found = ((path, pattern.fullmatch(path.name)) for path in sorted(folder.iterdir()))
-    return [(path, match) for path, match in found if match]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process of this machine has that number."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

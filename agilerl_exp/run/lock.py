@@ -124,9 +124,7 @@ def _read_card(path: Path) -> dict[str, Any]:
 
 
 def _dead(card: dict[str, Any]) -> bool:
-    if not card or card.get("host") != socket.gethostname():
-        return False
-    return not durable.alive(card["pid"]) or _start_time(card["pid"]) != card["start"]
+    return card.get("host") == socket.gethostname() and _start_time(card["pid"]) != card["start"]
 
 
 def _start_time(pid: int) -> str | None:

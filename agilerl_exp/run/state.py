@@ -22,19 +22,10 @@ from safetensors import SafetensorError, safe_open
 
 Array = NDArray[Any]
 # safetensors' names of the types a run may hold; anything else (objects, records, text) is refused.
-_DTYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
+_DTYPES = {"bool": "BOOL"} | {
+    f"{kind}{bits}": f"{kind[0].upper()}{bits}"
+    for kind in ("float", "int", "uint")
+    for bits in (8, 16, 32, 64)
 }
 # A JSON document grows up to some thirty times in memory; arrays belong in the other file.
 MAX_JSON_BYTES = 64 << 20
@@ -119,11 +110,8 @@ def safetensors_chunks(arrays: Mapping[str, Array]) -> Iterator[bytes | memoryvi
     header, offset = {}, 0
     for name, array in sorted(arrays.items()):
         end = offset + array.nbytes
-        header[name] = {
-            "dtype": _DTYPES[array.dtype.name],
-            "shape": array.shape,
-            "data_offsets": [offset, end],
-        }
+        dtype = _DTYPES[array.dtype.name]
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

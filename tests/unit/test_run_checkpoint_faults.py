@@ -122,7 +122,7 @@ def test_a_disk_error_at_every_file_operation(case):
                 if counter.calls < k:
                     break
                 assert value(root / f"step-{step}") == -1  # as `mkdir` of a folder that is there already
-        assert not any(".tmp-" in p.name for p in root.rglob("*") if "step-" not in p.name)
+        assert not any(".tmp" in p.name for p in root.rglob("*") if "step-" not in p.name)
         check_after_fault(root, before, step)
         k += 1
     assert k > 10
