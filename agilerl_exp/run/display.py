@@ -9,26 +9,14 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 Row = Mapping[str, Any]
 
 _SHOWN = ("score", "eps", "loss")
 _MIN_BAR = 10  # columns
 _REDRAW = 0.1  # seconds
-
-
-class Display(Protocol):
-    """What the loops know of a display."""
-
-    def update(self, row: Row) -> None:
-        """Show a report: `env_step` of a member, and any of `score`, `eps`, `loss` (numbers or None)."""
-
-    def message(self, text: str) -> None:
-        """Show a line of text."""
-
-    def close(self, summary: Row | None = None) -> None:
-        """End; with a summary (label -> number or text), show it as a table."""
+_QUIETLY = suppress(OSError, ValueError)
 
 
 def make_display(total_steps: int, *, members: int = 1, stream: TextIO | None = None) -> Display:
@@ -40,147 +28,119 @@ def make_display(total_steps: int, *, members: int = 1, stream: TextIO | None = 
         stream: where to; None: stderr.
     """
     stream = sys.stderr if stream is None else stream
-    pace = _Pace(total_steps, members)
-    return _Terminal(pace, stream) if stream.isatty() else _Plain(pace, stream)
+    return (_Terminal if stream.isatty() else Display)(total_steps, members, stream)
 
 
-class _Pace:
-    """Env steps a second and the time left, over the recent reports.
+class Display:
+    """One line a report, no control characters.
 
-    The first report is where the count starts: a resumed run has steps that nobody waited for.
+    Steps a second are counted from the first report on: a resumed run has steps that nobody waited for.
     """
 
-    def __init__(self, total: int, members: int) -> None:
-        self.total, self.step = total, 0
-        self._members = members
+    def __init__(self, total: int, members: int, stream: TextIO) -> None:
+        self._total, self._members, self._stream = max(1, total), members, stream
+        self._step = 0
         self._time: float | None = None
-        self._rate: float | None = None
-
-    def advance(self, step: int) -> None:
-        now = time.monotonic()
-        if self._time is None:
-            self._time = now
-        elif step > self.step and now > self._time:
-            rate = (step - self.step) / (now - self._time)
-            self._rate = rate if self._rate is None else 0.8 * self._rate + 0.2 * rate
-            self._time = now
-        self.step = step
-
-    @property
-    def percent(self) -> int:
-        return min(100, 100 * self.step // max(1, self.total))
-
-    @property
-    def rate(self) -> float | None:
-        return None if self._rate is None else self._rate * self._members
-
-    @property
-    def eta(self) -> str:
-        if self._rate is None:
-            return "-:--"
-        seconds = round(max(0, self.total - self.step) / self._rate)
-        hours, minutes = seconds // 3600, seconds // 60 % 60
-        return f"{hours}:{minutes:02d}:{seconds % 60:02d}" if hours else f"{minutes}:{seconds % 60:02d}"
-
-
-class _Plain:
-    """One line a report, no control characters."""
-
-    def __init__(self, pace: _Pace, stream: TextIO) -> None:
-        self._pace, self._stream = pace, stream
+        self._rate: float | None = None  # env steps of one member a second, over the recent reports
 
     def update(self, row: Row) -> None:
-        self._pace.advance(row["env_step"])
-        pace = self._pace
-        parts = [f"{pace.step}/{pace.total} ({pace.percent}%)", f"{_short(pace.rate)} steps/s"]
-        parts += [f"{name} {_number(row[name])}" for name in _SHOWN if name in row]
-        self.message("  ".join([*parts, f"ETA {pace.eta}"]))
+        """Show a report: `env_step` of a member, and any of `score`, `eps`, `loss` (numbers or None)."""
+        step, now = row["env_step"], time.monotonic()
+        if self._time is None:
+            self._time = now
+        elif step > self._step and now > self._time:
+            rate = (step - self._step) / (now - self._time)
+            self._rate = rate if self._rate is None else 0.8 * self._rate + 0.2 * rate
+            self._time = now
+        self._step = step
+        self._show([f"{name} {_number(row[name])}" for name in _SHOWN if name in row])
 
     def message(self, text: str) -> None:
-        with suppress(OSError, ValueError):
+        """Show a line of text."""
+        with _QUIETLY:
             self._stream.write(f"{text}\n")
             self._stream.flush()
 
     def close(self, summary: Row | None = None) -> None:
+        """End; with a summary (label -> number or text), show it as a table."""
         for label, value in (summary or {}).items():
             self.message(f"{label}: {_number(value)}")
 
+    def _show(self, figures: list[str]) -> None:
+        head = f"{self._step}/{self._total} ({self._percent}%)"
+        self.message("  ".join([head, self._pace, *figures, self._eta]))
 
-class _Terminal:
+    @property
+    def _percent(self) -> int:
+        return min(100, 100 * self._step // self._total)
+
+    @property
+    def _pace(self) -> str:
+        return f"{'-' if self._rate is None else _short(self._rate * self._members)} steps/s"
+
+    @property
+    def _eta(self) -> str:
+        if self._rate is None:
+            return "ETA -:--"
+        minutes, seconds = divmod(round(max(0, self._total - self._step) / self._rate), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"ETA {hours}:{minutes:02d}:{seconds:02d}" if hours else f"ETA {minutes}:{seconds:02d}"
+
+
+class _Terminal(Display):
     """A bar with the newest figures, redrawn in place without a thread (workers are forked beside it)."""
 
-    def __init__(self, pace: _Pace, stream: TextIO) -> None:
+    def __init__(self, total: int, members: int, stream: TextIO) -> None:
         from rich.console import Console
-        from rich.live import Live
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        self._pace, self._row = pace, {}  # type: _Pace, Row
+        super().__init__(total, members, stream)
         self._console = Console(file=stream, highlight=False)
-        self._live = Live(
+        self._bar = Progress(
+            BarColumn(bar_width=None),
+            TextColumn("{task.description}", markup=False),
             console=self._console,
             auto_refresh=False,
-            get_renderable=self._line,
+            expand=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
+        self._task = self._bar.add_task("", total=self._total)
         self._drawn = float("-inf")
 
-    def update(self, row: Row) -> None:
-        self._row = row
-        self._pace.advance(row["env_step"])
-        if not self._live.is_started:
-            with suppress(OSError, ValueError):
-                self._live.start()
-                # A run may end without any clean-up (a second Ctrl-C): the cursor must not stay hidden.
-                self._console.show_cursor(True)
-        if time.monotonic() - self._drawn >= _REDRAW:
-            self._draw()
-
     def message(self, text: str) -> None:
-        with suppress(OSError, ValueError):
+        with _QUIETLY:
             self._console.print(text, markup=False)
 
     def close(self, summary: Row | None = None) -> None:
-        if self._live.is_started:
-            self._draw()
-            with suppress(OSError, ValueError):
-                self._live.stop()
-        if summary:
-            with suppress(OSError, ValueError):
-                self._console.print(self._table(summary))
-
-    def _draw(self) -> None:
-        self._drawn = time.monotonic()
-        with suppress(OSError, ValueError):
-            self._live.refresh()
-
-    def _line(self) -> Any:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-
-        pace = self._pace
-        # The most wanted first: what does not fit a narrow terminal is left out, nothing ever wraps.
-        figures = [f"{name} {_number(self._row[name])}" for name in _SHOWN if name in self._row]
-        parts = [f"{pace.percent:3d}%", *figures[:1], f"{_short(pace.rate)} steps/s", f"ETA {pace.eta}"]
-        parts += [*figures[1:], f"{_short(pace.step)}/{_short(pace.total)}"]
-        room = self._console.width - _MIN_BAR - 1
-        while len(parts) > 1 and len("  ".join(parts)) > room:
-            parts.pop()
-        line = Table.grid(expand=True, padding=(0, 1, 0, 0))
-        line.add_column(ratio=1)
-        line.add_column(no_wrap=True)
-        line.add_row(ProgressBar(total=max(1, pace.total), completed=pace.step), "  ".join(parts))
-        return line
-
-    def _table(self, summary: Row) -> Any:
         from rich.table import Table
         from rich.text import Text
 
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True, style="bold")
         table.add_column(overflow="fold")
-        for label, value in summary.items():
+        for label, value in (summary or {}).items():
             table.add_row(label, Text(_number(value)))
-        return table
+        with _QUIETLY:
+            self._bar.stop()  # draws the newest figures
+            if summary:
+                self._console.print(table)
+
+    def _show(self, figures: list[str]) -> None:
+        # The most wanted first: what does not fit a narrow terminal is left out, nothing ever wraps.
+        parts = [f"{self._percent:3d}%", *figures[:1], self._pace, self._eta, *figures[1:]]
+        parts.append(f"{_short(self._step)}/{_short(self._total)}")
+        while len(parts) > 1 and len("  ".join(parts)) > self._console.width - _MIN_BAR - 1:
+            parts.pop()
+        with _QUIETLY:
+            self._bar.update(self._task, completed=self._step, description="  ".join(parts))
+            if not self._bar.live.is_started:
+                self._bar.start()
+                # A run may end without any clean-up (a second Ctrl-C): the cursor must not stay hidden.
+                self._console.show_cursor(True)
+            if time.monotonic() - self._drawn >= _REDRAW:
+                self._drawn = time.monotonic()
+                self._bar.refresh()
 
 
 def _number(value: Any) -> str:
@@ -189,10 +149,8 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _short(value: float | None) -> str:
+def _short(value: float) -> str:
     """A count in four or five characters: 950, 12.3k, 1.20M."""
-    if value is None:
-        return "-"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{unit}"

@@ -22,9 +22,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 def environment() -> dict[str, Any]:
     """This process: `versions` and `threads` by name, and the `cpu`."""
     torch = sys.modules.get("torch")
-    threads = {
-        name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    }
+    threads = {name: os.environ.get(name) for name in _THREADS}
     return {
         "versions": _versions(),
         "threads": {"torch": torch.get_num_threads() if torch is not None else None, **threads},
@@ -52,16 +50,11 @@ def _cpu_type() -> str:
 
 def environment_changes(manifest: Mapping[str, Any]) -> list[str]:
     """One line for each thing that differs from where it was made: resume is then not byte-exact."""
-    now = environment()
-    lines = []
-    for group in ("versions", "threads"):
-        was = manifest[group]
-        names = sorted(set(was) | set(now[group]))
-        lines += [
-            f"{name} {was.get(name)} -> {now[group].get(name)}"
-            for name in names
-            if was.get(name) != now[group].get(name)
-        ]
-    if manifest["cpu"] != now["cpu"]:
-        lines.append(f"cpu '{manifest['cpu']}' -> '{now['cpu']}'")
-    return lines
+    was, now = _flat(manifest), _flat(environment())
+    names = sorted(was.keys() | now.keys())
+    return [f"{name} {was.get(name)} -> {now.get(name)}" for name in names if was.get(name) != now.get(name)]
+
+
+def _flat(made_by: Mapping[str, Any]) -> dict[str, Any]:
+    threads = {f"threads of {name}": number for name, number in made_by["threads"].items()}
+    return {**made_by["versions"], **threads, "cpu": repr(made_by["cpu"])}

@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from agilerl_exp.errors import CheckpointError
 from agilerl_exp.models.tracker import TrackerSpec
@@ -22,11 +22,9 @@ from agilerl_exp.run import durable, state
 
 Row = Mapping[str, Any]
 
-_CHUNK = 1 << 20
 
-
-class Tracker(Protocol):
-    """What the loops know of a tracker."""
+class Tracker:
+    """What the loops know of a tracker; this one writes nothing."""
 
     def log(self, row: Row) -> None:
         """Write one row of plain JSON values: functions of (config, seed) only."""
@@ -36,6 +34,7 @@ class Tracker(Protocol):
 
     def position(self) -> dict[str, Any]:
         """Where the tracker stands, on the disk by now: what the manifest stores."""
+        return {}
 
     def truncate(self, position: Mapping[str, Any]) -> None:
         """Go back to a stored position ({}: to the start)."""
@@ -44,7 +43,7 @@ class Tracker(Protocol):
         """Release everything."""
 
 
-class JsonlTracker:
+class JsonlTracker(Tracker):
     """One JSON object a line, keys sorted; numbers that JSON lacks are the texts "nan", "inf", "-inf".
 
     Args:
@@ -84,26 +83,6 @@ class JsonlTracker:
         self._timing.close()
 
 
-class NullTracker:
-    """Writes nothing."""
-
-    def log(self, row: Row) -> None:
-        """See `Tracker`."""
-
-    def log_timing(self, row: Row) -> None:
-        """See `Tracker`."""
-
-    def position(self) -> dict[str, Any]:
-        """See `Tracker`."""
-        return {}
-
-    def truncate(self, position: Mapping[str, Any]) -> None:
-        """See `Tracker`."""
-
-    def close(self) -> None:
-        """See `Tracker`."""
-
-
 class _Lines:
     """A file of JSON lines that holds whole lines only."""
 
@@ -111,19 +90,10 @@ class _Lines:
         self._path = path
         with durable.disk_errors(path, 0):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            self._size = self._whole(os.fstat(self._fd).st_size)
+            # A kill in the middle of a row leaves a torn one.
+            self._size = path.read_bytes().rfind(b"\n") + 1
             os.ftruncate(self._fd, self._size)
         self._sha256 = hashlib.sha256()  # of the rows since the start or the last `truncate`'s position
-
-    def _whole(self, size: int) -> int:
-        """The bytes up to the last newline: a kill in the middle of a row leaves a torn one."""
-        while size:
-            start = max(0, size - 65536)
-            end = os.pread(self._fd, size - start, start).rfind(b"\n")
-            if end >= 0:
-                return start + end + 1
-            size = start
-        return 0
 
     def append(self, row: Row) -> None:
         line = state.dump({key: _json_number(value) for key, value in row.items()})
@@ -143,9 +113,7 @@ class _Lines:
 
     def truncate(self, position: Mapping[str, Any] | None) -> None:
         size = position["size"] if position else 0
-        self._sha256 = hashlib.sha256()
-        for start in range(0, size, _CHUNK):
-            self._sha256.update(os.pread(self._fd, min(_CHUNK, size - start), start))
+        self._sha256 = hashlib.sha256(self._path.read_bytes()[:size])
         if position and (size > self._size or self._sha256.hexdigest() != position["sha256"]):
             raise CheckpointError(
                 f"{self._path}: not as it was when the checkpoint was made (its first {size} bytes are missing or "
@@ -172,4 +140,4 @@ def _json_number(value: Any) -> Any:
 
 def make_tracker(spec: TrackerSpec, job_dir: Path) -> Tracker:
     """The tracker that a spec names."""
-    return NullTracker() if spec.name == "none" else JsonlTracker(job_dir)
+    return Tracker() if spec.name == "none" else JsonlTracker(job_dir)

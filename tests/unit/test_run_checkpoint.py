@@ -414,5 +414,5 @@ def test_environment_changes_are_lines(tmp_path):
     versions = {**manifest["versions"], "torch": "1.0"}
     lines = environment_changes({**manifest, "versions": versions, "cpu": "abacus"})
     assert (
-        lines[0].startswith("torch 1.0 -> ") and lines[1].startswith("cpu 'abacus' -> ") and len(lines) == 2
+        lines[1].startswith("torch 1.0 -> ") and lines[0].startswith("cpu 'abacus' -> ") and len(lines) == 2
     )
