@@ -24,19 +24,11 @@ from agilerl_exp.models.base import (
 )
 from agilerl_exp.models.env import EnvSpec
 from agilerl_exp.models.network import NetworkSpec
-from agilerl_exp.models.registry import ALGO_REGISTRY, AlgorithmRegistry, RegistryEntry, register
+from agilerl_exp.models.registry import ALGO_REGISTRY as ALGO_REGISTRY
+from agilerl_exp.models.registry import AlgorithmRegistry as AlgorithmRegistry
+from agilerl_exp.models.registry import RegistryEntry as RegistryEntry
+from agilerl_exp.models.registry import register as register
 from agilerl_exp.models.training import TrainingSpec
-
-__all__ = [
-    "ALGO_REGISTRY",
-    "AlgorithmRegistry",
-    "AlgorithmSpec",
-    "LLMAlgorithmSpec",
-    "MultiAgentRLAlgorithmSpec",
-    "RLAlgorithmSpec",
-    "RegistryEntry",
-    "register",
-]
 
 HpConfig: TypeAlias = dict[str, RLHyperparameter]
 AgentType: TypeAlias = Literal["single", "offline", "bandit", "multi_agent", "llm"]
@@ -118,24 +110,18 @@ class AlgorithmSpec(Spec):
         fields = cls.mutable_fields()
         lines = []
         for name, entry in (hp_config or {}).items():
-            if name in fields:
-                lines += _range_mistakes(name, entry, fields[name])
-            else:
+            if name not in fields:
                 hint = did_you_mean(name, fields)
                 lines.append(f"{name}: not a tunable hyperparameter{hint} (have: {', '.join(fields)})")
+                continue
+            field = TypeAdapter(Annotated[float, *fields[name].model_fields[name].metadata])
+            for end, value in (("min", entry.min), ("max", entry.max)):
+                try:
+                    field.validate_python(value)
+                except ValidationError as error:
+                    lines.append(mistake(f"{name}.{end}", value, lower_first(error.errors()[0]["msg"])))
         refuse(lines)
         return hp_config
-
-
-def _range_mistakes(name: str, entry: RLHyperparameter, spec: type[Spec]) -> list[str]:
-    field = TypeAdapter(Annotated[float, *spec.model_fields[name].metadata])
-    lines = []
-    for end, value in (("min", entry.min), ("max", entry.max)):
-        try:
-            field.validate_python(value)
-        except ValidationError as error:
-            lines.append(mistake(f"{name}.{end}", value, lower_first(error.errors()[0]["msg"])))
-    return lines
 
 
 class RLAlgorithmSpec(AlgorithmSpec):

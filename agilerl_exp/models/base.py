@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import difflib
 import json
-import types
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Union
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -41,12 +41,8 @@ class SettingsError(ValueError):
 
     def __init__(self, lines: list[str]) -> None:
         """Keep the lines, so that they can be prefixed with the place of the spec in the tree."""
-        super().__init__(lines)
+        super().__init__("\n".join(lines))
         self.lines = lines
-
-    def __str__(self) -> str:
-        """One line a mistake."""
-        return "\n".join(self.lines)
 
 
 def show(value: object) -> str:
@@ -92,17 +88,28 @@ class Spec(BaseModel):
     aliases: ClassVar[dict[str, str]] = {}
     """Other input names of fields (a dot leads into a nested spec); they are never dumped."""
 
+    def refuse_where(self, *rules: tuple[bool, str, str]) -> None:
+        """Refuse the spec with a line for each rule that is broken: (broken, field, what is allowed; the fix)."""
+        refuse([mistake(field, attrgetter(field)(self), text) for broken, field, text in rules if broken])
+
     @model_validator(mode="before")
     @classmethod
     def _rename_aliases(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or not cls.aliases.keys() & data.keys():
+        if not isinstance(data, dict):
             return data
-        data = dict(data)
-        conflicts: list[str] = []
-        for alias in cls.aliases.keys() & data.keys():
-            value = data.pop(alias)
-            if value is not None:
-                conflicts += _assign(data, alias, cls.aliases[alias], value)
+        data, conflicts = dict(data), []
+        for alias, target in cls.aliases.items():
+            value = data.pop(alias, None)
+            group, _, name = target.rpartition(".")
+            fields = data.get(group, {}) if group else data
+            fields = fields.model_dump(exclude_unset=True) if isinstance(fields, Spec) else fields
+            if value is None or not isinstance(fields, dict):  # no value; or the nested spec itself refuses
+                continue
+            other = fields.get(name, value)
+            if other != value:
+                text = f"{target}={show(other)} is given too and means the same; keep one"
+                conflicts.append(mistake(alias, value, text))
+            data |= {group: {**fields, name: value}} if group else {name: value}
         refuse(conflicts)
         return data
 
@@ -111,33 +118,10 @@ class Spec(BaseModel):
     def _refuse_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
         # Python counts True as 1: `gamma=true` would train with gamma 1.
         if isinstance(value, bool) and info.field_name is not None:
-            kinds = _members(cls.model_fields[info.field_name].annotation)
+            kinds = _parts(cls.model_fields[info.field_name].annotation)
             if kinds & {int, float} and bool not in kinds:
                 raise ValueError("input should be a number, not true or false")
         return value
-
-
-def _assign(data: dict[str, Any], alias: str, target: str, value: object) -> list[str]:
-    head, _, leaf = target.partition(".")
-    if not leaf:
-        present, other = head in data, data.get(head)
-        data.setdefault(head, value)
-    else:
-        group = data.get(head, {})
-        group = group.model_dump(exclude_unset=True) if isinstance(group, Spec) else group
-        if not isinstance(group, dict):
-            return []  # the nested spec itself refuses it
-        present, other = leaf in group, group.get(leaf)
-        data[head] = {leaf: value, **group}
-    if present and other != value:
-        return [mistake(alias, value, f"{target}={show(other)} is given too and means the same; keep one")]
-    return []
-
-
-def _members(annotation: Any) -> set[Any]:
-    if typing.get_origin(annotation) in (Union, types.UnionType):
-        return set().union(*(_members(part) for part in typing.get_args(annotation)))
-    return {annotation}
 
 
 def branches(spec_cls: type[Spec], prefix: str = "") -> Iterator[tuple[str, type[Spec]]]:
@@ -180,6 +164,5 @@ class RLHyperparameter(Spec):
 
     @model_validator(mode="after")
     def _ordered(self) -> RLHyperparameter:
-        if self.min > self.max:
-            raise SettingsError([mistake("min", self.min, f"must be <= max={show(self.max)}")])
+        self.refuse_where((self.min > self.max, "min", f"must be <= max={show(self.max)}"))
         return self

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from agilerl_exp.models.base import Spec, mistake, refuse
+from agilerl_exp.models.base import Spec
 
 
 class WrapperSpec(Spec):
@@ -48,30 +48,18 @@ class EnvSpec(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> EnvSpec:
-        refuse([*self._source_mistakes(), *self._vectorization_mistakes()])
+        given = [source for source in (self.id, self.entrypoint) if source is not None]
+        path, _, attribute = (self.entrypoint or "").rpartition(":")
+        malformed = self.id is None and self.entrypoint is not None and not (path and attribute)
+        cause = "wrappers" if self.wrappers else "entrypoint"
+        apart = self.vectorization == "entry_point" and bool(self.wrappers or self.entrypoint)
+        give = "choose env=NAME, or give id (a gymnasium id) or entrypoint (module:attr, file.py:Class)"
+        one = f"id={self.id} is given too; choose env=custom, or set one of them to null"
+        use = f"a vector entry point cannot be used with {cause}; use auto, sync or async"
+        self.refuse_where(
+            (not given, "id", f"no environment; {give}"),
+            (len(given) == 2, "entrypoint", one),
+            (malformed, "entrypoint", "must read module:attr or file.py:Class"),
+            (apart, "vectorization", use),
+        )
         return self
-
-    def _source_mistakes(self) -> list[str]:
-        if self.id is None and self.entrypoint is None:
-            return [
-                "id=null: no environment; choose env=NAME, or give id (a gymnasium id) "
-                "or entrypoint (module:attr, file.py:Class)"
-            ]
-        if self.entrypoint is None:
-            return []
-        if self.id is not None:
-            text = f"id={self.id} is given too; choose env=custom, or set one of them to null"
-            return [mistake("entrypoint", self.entrypoint, text)]
-        module, _, attr = self.entrypoint.rpartition(":")
-        if not module or not attr:
-            return [mistake("entrypoint", self.entrypoint, "must read module:attr or file.py:Class")]
-        return []
-
-    def _vectorization_mistakes(self) -> list[str]:
-        if self.vectorization != "entry_point":
-            return []
-        cause = "wrappers" if self.wrappers else "entrypoint" if self.entrypoint else None
-        if cause is None:
-            return []
-        text = f"a vector entry point cannot be used with {cause}; use auto, sync or async"
-        return [mistake("vectorization", self.vectorization, text)]

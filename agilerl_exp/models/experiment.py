@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, field_serializer, field_validator, 
 
 from agilerl_exp.errors import ConfigError
 from agilerl_exp.models.algo import ALGO_REGISTRY, AlgorithmSpec
-from agilerl_exp.models.base import SettingsError, Spec, branches, did_you_mean, mistake, refuse
+from agilerl_exp.models.base import Spec, branches, did_you_mean, mistake, refuse
 from agilerl_exp.models.env import EnvSpec
 from agilerl_exp.models.explain import explain
 from agilerl_exp.models.tracker import TrackerSpec
@@ -37,6 +37,8 @@ _ELSEWHERE = {  # training field -> the kinds of algorithm that read it, and wha
     "episode_steps": ({"bandit"}, "the cap of an evaluation episode is training.eval_steps"),
     "sum_scores": ({"multi_agent"}, "one agent has one score; leave it true"),
 }
+_EPSILON = ("eps_start", "eps_end", "eps_decay", "eps_schedule")
+_RING = ("replay_buffer", "learning_delay", "experience_sharing")
 
 
 class ExperimentSpec(Spec):
@@ -144,35 +146,47 @@ class ExperimentSpec(Spec):
         names = ALGO_REGISTRY.names()
         if name not in names:
             hint = did_you_mean(str(name), names)
-            raise SettingsError(
-                [mistake("name", name, f"no such algorithm{hint} (have: {', '.join(names)})")]
-            )
+            refuse([mistake("name", name, f"no such algorithm{hint} (have: {', '.join(names)})")])
         return ALGO_REGISTRY.get(name).spec_cls.model_validate(fields)
 
     @model_validator(mode="after")
     def _check(self) -> ExperimentSpec:
-        lines = [*self._elsewhere_mistakes(), *self._resume_mistakes()]
-        lines += self._ring_mistakes() if self.algo.off_policy else self._no_ring_mistakes()
-        lines += [] if self.algo.uses_epsilon else self._epsilon_mistakes()
-        refuse(lines)
+        refuse([*self._idle_mistakes(), *self._length_mistakes(), *self._resume_mistakes()])
         return self
 
-    def _elsewhere_mistakes(self) -> list[str]:
-        lines = []
-        for name, (kinds, hint) in _ELSEWHERE.items():
-            if self.algo.agent_type not in kinds and _changed(self.training, name):
-                text = f"not read by {self.algo.name}; {hint}"
-                lines.append(mistake(f"training.{name}", getattr(self.training, name), text))
-        return lines
+    def _idle_mistakes(self) -> list[str]:
+        """Training fields that were changed and that the algorithm does not read."""
+        algo, training = self.algo, self.training
+        changed = {name: value for name, value in training if value != _default(training, name)}
+        kinds = {name: hint for name, (kinds, hint) in _ELSEWHERE.items() if algo.agent_type not in kinds}
+        idle = {name: f"not read by {algo.name}; {hint}" for name, hint in kinds.items()}
+        if not algo.uses_epsilon:
+            idle |= dict.fromkeys(
+                _EPSILON, f"{algo.name} does not explore with epsilon; leave it at its default"
+            )
+        ring = [] if algo.off_policy else [name for name in _RING if name in changed]
+        return [
+            *(
+                f"training.{name}: {algo.name} learns from no replay ring; leave it at its default"
+                for name in ring
+            ),
+            *(
+                mistake(f"training.{name}", changed[name], text)
+                for name, text in idle.items()
+                if name in changed
+            ),
+        ]
 
-    def _ring_mistakes(self) -> list[str]:
+    def _length_mistakes(self) -> list[str]:
+        """A ring, a run or an interval with which nothing would ever be learned."""
+        ring, training, batch = self.replay_buffer, self.training, self.algo.batch_size
+        if ring is None:
+            return []
         lines = []
-        batch, ring, training = self.algo.batch_size, self.replay_buffer, self.training
-        if ring is not None and ring.max_size < batch:
+        if ring.max_size < batch:
             text = f"must be >= algo.batch_size={batch}; raise it or lower algo.batch_size"
             lines.append(mistake("training.replay_buffer.max_size", ring.max_size, text))
-        seen = training.max_steps * (training.pop_size if training.experience_sharing else 1)
-        if seen < batch:
+        if training.max_steps * (training.pop_size if training.experience_sharing else 1) < batch:
             text = f"the ring never holds algo.batch_size={batch}; raise it or lower the batch"
             lines.append(mistake("training.max_steps", training.max_steps, text))
         learn_step = getattr(self.algo, "learn_step", 1)
@@ -181,22 +195,8 @@ class ExperimentSpec(Spec):
             lines.append(mistake("algo.learn_step", learn_step, text))
         return lines
 
-    def _no_ring_mistakes(self) -> list[str]:
-        text = f"{self.algo.name} learns from no replay ring; leave it at its default"
-        names = ("replay_buffer", "learning_delay", "experience_sharing")
-        return [f"training.{name}: {text}" for name in names if _changed(self.training, name)]
-
-    def _epsilon_mistakes(self) -> list[str]:
-        text = f"{self.algo.name} does not explore with epsilon; leave it at its default"
-        names = ("eps_start", "eps_end", "eps_decay", "eps_schedule")
-        return [
-            mistake(f"training.{name}", getattr(self.training, name), text)
-            for name in names
-            if _changed(self.training, name)
-        ]
-
     def _resume_mistakes(self) -> list[str]:
-        known = _flat(self.to_config())
+        known = _flat(self.to_config()) if self.resume_allow else {}
         return [
             mistake("resume_allow", name, f"no such setting{did_you_mean(name, known)}")
             for name in self.resume_allow
@@ -209,8 +209,8 @@ def field_paths(spec_cls: type[Spec], prefix: str = "") -> list[str]:
     return [place + name for place, spec in branches(spec_cls, prefix) for name in spec.model_fields]
 
 
-def _changed(spec: Spec, name: str) -> bool:
-    return getattr(spec, name) != type(spec).model_fields[name].get_default(call_default_factory=True)
+def _default(spec: Spec, name: str) -> Any:
+    return type(spec).model_fields[name].get_default(call_default_factory=True)
 
 
 def _covered(path: str, names: Collection[str]) -> bool:

@@ -10,19 +10,21 @@ import pkgutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from agilerl_exp.models.algo import AlgorithmSpec
-
-SpecT = TypeVar("SpecT", bound="AlgorithmSpec")
+SpecT = TypeVar("SpecT", bound=type)
 
 
 @dataclass(frozen=True)
 class RegistryEntry:
     """What the registry knows of an algorithm."""
 
-    spec_cls: type[AlgorithmSpec]
+    spec_cls: type[Any]
+
+    @property
+    def place(self) -> str:
+        """Module and name of the spec class."""
+        return f"{self.spec_cls.__module__}.{self.spec_cls.__qualname__}"
 
 
 class AlgorithmRegistry:
@@ -37,18 +39,18 @@ class AlgorithmRegistry:
         self._entries: dict[str, RegistryEntry] = {}
         self._package = package
 
-    def add(self, name: str, spec_cls: type[AlgorithmSpec]) -> None:
+    def add(self, name: str, spec_cls: type[Any]) -> None:
         """Register a spec class; a different class under a known name replaces it with a warning.
 
         Args:
             name: Algorithm name, by convention the class name without `Spec`.
             spec_cls: The spec class.
         """
-        known = self._entries.get(name)
-        if known is not None and _identity(known.spec_cls) != _identity(spec_cls):
-            old, new = _identity(known.spec_cls), _identity(spec_cls)
-            warnings.warn(f"algorithm {name}: {'.'.join(old)} is replaced by {'.'.join(new)}", stacklevel=2)
-        self._entries[name] = RegistryEntry(spec_cls)
+        old, new = self._entries.get(name), RegistryEntry(spec_cls)
+        # A plugin file imported twice gives two class objects of the same place: that is not a replacement.
+        if old is not None and old.place != new.place:
+            warnings.warn(f"algorithm {name}: {old.place} is replaced by {new.place}", stacklevel=2)
+        self._entries[name] = new
 
     def get(self, name: str) -> RegistryEntry:
         """Look up an entry.
@@ -77,19 +79,14 @@ class AlgorithmRegistry:
         self._package = None
 
 
-def _identity(spec_cls: type) -> tuple[str, str]:
-    # A plugin file imported twice gives two class objects of the same place: that is not a replacement.
-    return spec_cls.__module__, spec_cls.__qualname__
-
-
 ALGO_REGISTRY = AlgorithmRegistry("agilerl_exp.models.algorithms")
 """The registry of all algorithms; a plugin adds its own with `register()`."""
 
 
-def register() -> Callable[[type[SpecT]], type[SpecT]]:
+def register() -> Callable[[SpecT], SpecT]:
     """Class decorator: put a concrete spec `<Name>Spec` into `ALGO_REGISTRY` as `<Name>`."""
 
-    def decorate(spec_cls: type[SpecT]) -> type[SpecT]:
+    def decorate(spec_cls: SpecT) -> SpecT:
         ALGO_REGISTRY.add(spec_cls.__name__.removesuffix("Spec"), spec_cls)
         return spec_cls
 

@@ -5,12 +5,13 @@ Must not know: algorithms' own fields, and how loops and rings work. Steps are e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from agilerl_exp.models import _resolve
-from agilerl_exp.models.base import Spec, Static, Tunable, mistake, refuse, show
+from agilerl_exp.models.base import Spec, Static, Tunable, show
 
 if TYPE_CHECKING:
     from agilerl_exp.models.algo import AlgorithmSpec
@@ -56,19 +57,22 @@ class ReplayBufferSpec(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> ReplayBufferSpec:
-        lines = []
-        if not (self.standard_buffer or self.n_step_buffer or self.per_buffer):
-            lines.append(
-                "standard_buffer=false: no kind of ring is left; set n_step_buffer=true or per_buffer=true,"
-                " or leave it true"
-            )
-        lines += _idle_args("n_step_buffer", self.n_step_buffer, self.n_step_buffer_args, "n_step")
-        lines += _idle_args("per_buffer", self.per_buffer, self.per_buffer_args, "per")
-        n_step = self.n_step_buffer_args.n_step
-        if self.n_step_buffer and n_step > self.max_size:
-            lines.append(mistake("n_step_buffer_args.n_step", n_step, f"must be <= max_size={self.max_size}"))
-        refuse(lines)
+        kinds = self.standard_buffer or self.n_step_buffer or self.per_buffer
+        fix = "set n_step_buffer=true or per_buffer=true, or leave it true"
+        too_long = self.n_step_buffer and self.n_step_buffer_args.n_step > self.max_size
+        self.refuse_where(
+            (not kinds, "standard_buffer", f"no kind of ring is left; {fix}"),
+            *self._idle("n_step_buffer", "n_step"),
+            *self._idle("per_buffer", "per"),
+            (too_long, "n_step_buffer_args.n_step", f"must be <= max_size={self.max_size}"),
+        )
         return self
+
+    def _idle(self, flag: str, option: str) -> Iterator[tuple[bool, str, str]]:
+        args: Spec = getattr(self, f"{flag}_args")
+        for name, value in args:
+            idle = not getattr(self, flag) and value != type(args).model_fields[name].default
+            yield idle, f"{flag}_args.{name}", f"has no effect while {flag} is false; use buffer={option}"
 
     def init_buffer(self, algo_spec: AlgorithmSpec, device: Any = "cpu", *, shared: bool = False) -> Any:
         """Build the ring that the loop samples from.
@@ -128,17 +132,6 @@ class ReplayBufferSpec(Spec):
             device=device,
             **priority,
         )
-
-
-def _idle_args(flag: str, on: bool, args: Spec, option: str) -> list[str]:
-    if on:
-        return []
-    default = type(args)()
-    return [
-        mistake(f"{flag}_args.{name}", value, f"has no effect while {flag} is false; use buffer={option}")
-        for name, value in args
-        if value != getattr(default, name)
-    ]
 
 
 class Epsilon(NamedTuple):
@@ -203,10 +196,9 @@ class TrainingSpec(Spec):
     @property
     def epsilon(self) -> Epsilon:
         """The exploration schedule with the defaults filled in; `decay` as `eps_schedule` reads it."""
-        start = _EPS_START if self.eps_start is None else self.eps_start
+        start, end = self._eps_ends
         if self.eps_schedule == "constant":
             return Epsilon(start, start, 1.0)
-        end = _EPS_END if self.eps_end is None else self.eps_end
         if self.eps_decay is not None:
             return Epsilon(start, end, self.eps_decay)
         horizon = _EPS_HORIZON * self.max_steps
@@ -214,48 +206,33 @@ class TrainingSpec(Spec):
             return Epsilon(start, end, max(1.0, horizon))
         return Epsilon(start, end, (end / start) ** (1 / horizon) if end < start else 1.0)
 
+    @property
+    def _eps_ends(self) -> tuple[float, float]:
+        start = _EPS_START if self.eps_start is None else self.eps_start
+        return start, _EPS_END if self.eps_end is None else self.eps_end
+
     def generation_steps(self, default: int) -> int:
         """Env steps of one generation: evo_steps, else the algorithm's default, capped at max_steps."""
         return min(self.evo_steps or default, self.max_steps)
 
     @model_validator(mode="after")
     def _check(self) -> TrainingSpec:
-        lines = self._step_mistakes()
-        lines += self._constant_mistakes() if self.eps_schedule == "constant" else self._decay_mistakes()
-        refuse(lines)
+        (start, end), decay, total = self._eps_ends, self.eps_decay, f"max_steps={self.max_steps}"
+        kind, fix = self.eps_schedule, "lower it or raise max_steps"
+        unlearned = f"must be < {total}, or nothing is ever learned; {fix}"
+        idle = "has no effect with eps_schedule=constant, which holds eps_start; set it to null"
+        above = f"must be >= eps_end={show(end)}; raise it or lower eps_end"
+        never = "never reached by eps_schedule=exponential; give eps_decay, or use eps_schedule=linear"
+        steps = "env steps from eps_start to eps_end, >= 1; a factor needs eps_schedule=exponential"
+        factor = "factor of an env step, <= 1; a number of env steps needs eps_schedule=linear"
+        self.refuse_where(
+            ((self.evo_steps or 0) > self.max_steps, "evo_steps", f"must be <= {total}; {fix}"),
+            (self.learning_delay >= self.max_steps, "learning_delay", unlearned),
+            (kind == "constant" and self.eps_end is not None, "eps_end", idle),
+            (kind == "constant" and decay is not None, "eps_decay", idle),
+            (kind != "constant" and start < end, "eps_start", above),
+            (kind == "exponential" and decay is None and end == 0 < start, "eps_end", never),
+            (kind == "linear" and decay is not None and decay < 1, "eps_decay", steps),
+            (kind == "exponential" and decay is not None and decay > 1, "eps_decay", factor),
+        )
         return self
-
-    def _step_mistakes(self) -> list[str]:
-        lines = []
-        total = f"max_steps={self.max_steps}"
-        if self.evo_steps is not None and self.evo_steps > self.max_steps:
-            text = f"must be <= {total}; lower it or raise max_steps"
-            lines.append(mistake("evo_steps", self.evo_steps, text))
-        if self.learning_delay >= self.max_steps:
-            text = f"must be < {total}, or nothing is ever learned; lower it or raise max_steps"
-            lines.append(mistake("learning_delay", self.learning_delay, text))
-        return lines
-
-    def _constant_mistakes(self) -> list[str]:
-        text = "has no effect with eps_schedule=constant, which holds eps_start; set it to null"
-        idle = {"eps_end": self.eps_end, "eps_decay": self.eps_decay}
-        return [mistake(name, value, text) for name, value in idle.items() if value is not None]
-
-    def _decay_mistakes(self) -> list[str]:
-        lines = []
-        start = _EPS_START if self.eps_start is None else self.eps_start
-        end = _EPS_END if self.eps_end is None else self.eps_end
-        if start < end:
-            text = f"must be >= eps_end={show(end)}; raise it or lower eps_end"
-            lines.append(mistake("eps_start", start, text))
-        decay, linear = self.eps_decay, self.eps_schedule == "linear"
-        if decay is None and end == 0 < start and not linear:
-            text = "never reached by eps_schedule=exponential; give eps_decay, or use eps_schedule=linear"
-            lines.append(mistake("eps_end", end, text))
-        if decay is not None and decay < 1 and linear:
-            text = "env steps from eps_start to eps_end, >= 1; a factor needs eps_schedule=exponential"
-            lines.append(mistake("eps_decay", decay, text))
-        if decay is not None and decay > 1 and not linear:
-            text = "factor of an env step, <= 1; a number of env steps needs eps_schedule=linear"
-            lines.append(mistake("eps_decay", decay, text))
-        return lines
