@@ -35,16 +35,7 @@ from agilerl_exp.models.explain import nearest
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _LOG = logging.getLogger("agilerl_exp")  # a file in the job directory, and standard error
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """A job that failed; the number is None outside a sweep."""
-
-    number: int | None
-    overrides: str
-    lines: list[str]
-    exit_code: int
+_KNOWN = (AgilerlError, HydraException, OmegaConfBaseException)  # a line says it all, no traceback
 
 
 @dataclass
@@ -55,7 +46,8 @@ class _Process:
     full_error: bool = False
     own_thread_variables: frozenset[str] = frozenset()
     jobs: int = 0
-    failures: list[_Failure] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    exit_code: int = 0
 
 
 _process = _Process()
@@ -69,14 +61,7 @@ def main() -> None:
     except KeyboardInterrupt:
         _say(["interrupted"])
         sys.exit(130)
-    except (
-        HydraException,
-        OmegaConfBaseException,
-        yaml.YAMLError,
-        AgilerlError,
-        ValueError,
-        OSError,
-    ) as error:
+    except (*_KNOWN, yaml.YAMLError, ValueError, OSError) as error:
         if _process.full_error:
             raise
         _say(explain(error))
@@ -217,27 +202,24 @@ def _overrides() -> list[str]:
 def _failed(error: Exception) -> None:
     """Log a failure in the job's own log and on standard error, and keep it for the closing words."""
     config = HydraConfig.get()
-    number = config.job.num if config.mode == RunMode.MULTIRUN else None
-    known = isinstance(error, (AgilerlError, HydraException, OmegaConfBaseException))
+    sweep = config.mode == RunMode.MULTIRUN
+    place = f"#{config.job.num} {' '.join(_overrides())}: " if sweep else ""
+    known = isinstance(error, _KNOWN)
     lines = explain(error) if known else [f"{type(error).__name__}: {error}"]
-    code = exit_code(error) if known else AgilerlError.exit_code
-    failure = _Failure(number, " ".join(_overrides()), lines, code)
-    _process.failures.append(failure)
     for line in lines:
-        _LOG.error(line if number is None else f"#{number} {failure.overrides}: {line}")
+        _LOG.error(place + line)
     if not known:
         _LOG.error("this is no mistake in a setting; the traceback:", exc_info=error)
+    if sweep:
+        _process.failures.append(place + lines[0])
+    _process.exit_code = exit_code(error) if known and not sweep else AgilerlError.exit_code
 
 
 def _close() -> None:
-    failures = _process.failures
-    if not failures:
-        return
-    if failures[0].number is None:
-        sys.exit(failures[0].exit_code)
-    _say([f"{len(failures)} of {_process.jobs} jobs failed; the others are kept:"])
-    _say([f"  #{failure.number} {failure.overrides}: {failure.lines[0]}" for failure in failures])
-    sys.exit(1)
+    if failures := _process.failures:
+        _say([f"{len(failures)} of {_process.jobs} jobs failed; the others are kept:"])
+        _say([f"  {failure}" for failure in failures])
+    sys.exit(_process.exit_code)
 
 
 def _say(lines: list[str]) -> None:

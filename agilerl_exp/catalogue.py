@@ -6,6 +6,7 @@ Must not know: Hydra, so that `--help` costs next to nothing; how options are me
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import yaml
 from agilerl_exp.models.algo import ALGO_REGISTRY, AlgorithmSpec
 from agilerl_exp.models.base import Spec
 from agilerl_exp.models.env import EnvSpec
-from agilerl_exp.models.experiment import ExperimentSpec
+from agilerl_exp.models.experiment import ExperimentSpec, field_paths
+from agilerl_exp.models.explain import PACKAGES as PACKAGES
 from agilerl_exp.models.network import MlpSpec
 from agilerl_exp.models.tracker import TrackerSpec
 from agilerl_exp.models.training import ReplayBufferSpec, TrainingSpec
@@ -25,16 +27,6 @@ CONF = next(
     folder for folder in (_HERE / "conf", _HERE.parent / "conf") if (folder / "config.yaml").is_file()
 )
 """Our config folder: inside an installed package, beside the package in a checkout."""
-
-PACKAGES = {
-    "algo": "algo",
-    "network": "algo.net_config",
-    "training": "training",
-    "buffer": "training.replay_buffer",
-    "env": "env",
-    "tracker": "tracker",
-}
-"""Where the settings of each group stand in the experiment."""
 
 EXTRA_GROUPS = ("training/exploration", "experiment")
 """Groups without a spec of their own: their options set fields of the others."""
@@ -102,10 +94,9 @@ def bases() -> dict[str, dict[str, Any]]:
 
 def setting_paths() -> list[str]:
     """The dotted paths of everything that a command line can set, and the names of the groups."""
-    paths = [*PACKAGES, *PACKAGES.values(), *EXTRA_GROUPS, "resume", *_top_settings()]
-    for name, tree in bases().items():
-        paths += _leaves(tree, PACKAGES[name.partition("/")[0]] + ".")
-    return list(dict.fromkeys(paths))
+    specs = [ALGO_REGISTRY.get(name).spec_cls for name in ALGO_REGISTRY.names()]
+    fields = [*field_paths(ExperimentSpec), *(path for spec in specs for path in field_paths(spec, "algo."))]
+    return list(dict.fromkeys([*PACKAGES, *EXTRA_GROUPS, *fields, "algo.name"]))
 
 
 def options(group: str, folders: list[Path]) -> list[Option]:
@@ -125,18 +116,20 @@ def help_text(folders: list[Path], asked: dict[str, str]) -> str:
         asked: Options of groups that the command line names.
     """
     chosen = _chosen(folders) | {group: name for group, name in asked.items() if group in PACKAGES}
-    groups = [(group, options(group, folders)) for group in [*PACKAGES, *EXTRA_GROUPS]]
-    lines = [line for group, found in groups for line in _group_lines(group, found, chosen.get(group))]
+    lines = []
+    for group in [*PACKAGES, *EXTRA_GROUPS]:
+        lines.append(f"  {group}")
+        for option in options(group, folders):
+            mark = "*" if option.name == chosen.get(group) else ""
+            lines.append(f"    {option.name + mark:<20} {option.about}")
     return _HELP.format(groups="\n".join(lines), settings="\n".join(_setting_lines(folders, chosen)))
 
 
 def _read(file: Path) -> Option:
     text = file.read_text()
-    comments = [
-        line.lstrip("# ") for line in text.splitlines() if line.startswith("#") and "@package" not in line
-    ]
+    comment = re.search(r"^# (?!@package)(.*)", text, re.MULTILINE)
     values = yaml.safe_load(text) or {}
-    return Option(file.stem, comments[0] if comments else "", values, values.pop("defaults", []))
+    return Option(file.stem, comment[1] if comment else "", values, values.pop("defaults", []))
 
 
 def _chosen(folders: list[Path]) -> dict[str, str]:
@@ -151,15 +144,9 @@ def _chosen(folders: list[Path]) -> dict[str, str]:
             elif name is not None and not key.startswith("optional"):
                 group = key if (CONF / key).is_dir() else f"training/{key}"
                 chosen[group] = name
-                pending += [o for opt in options(group, folders) if opt.name == name for o in opt.defaults]
+                option = _option(group, name, folders)
+                pending += option.defaults if option else []
     return chosen | overridden
-
-
-def _group_lines(group: str, found: list[Option], chosen: str | None) -> list[str]:
-    lines = [f"  {group}"]
-    for option in found:
-        lines.append(f"    {option.name + ('*' if option.name == chosen else ''):<20} {option.about}")
-    return lines
 
 
 def _setting_lines(folders: list[Path], chosen: dict[str, str]) -> list[str]:
@@ -169,20 +156,24 @@ def _setting_lines(folders: list[Path], chosen: dict[str, str]) -> list[str]:
     for group, cls in classes.items():
         shown: dict[str, Any] = {}
         for option_group in (group, f"{group}/exploration"):
-            for option in options(option_group, folders):
-                shown |= option.values if option.name == chosen.get(option_group) else {}
+            found = _option(option_group, chosen.get(option_group), folders)
+            shown |= found.values if found else {}
         lines += _spec_lines(f"{PACKAGES[group]}.", cls, shown)
     return lines
 
 
 def _algo_class(name: str, folders: list[Path]) -> type[Spec]:
     """The spec class whose defaults an option of `algo/` includes."""
-    entries = [
-        entry for option in options("algo", folders) if option.name == name for entry in option.defaults
-    ]
-    included = {str(entry).removeprefix("/spec/algo/").partition("@")[0] for entry in entries}
-    known = {name.lower(): ALGO_REGISTRY.get(name).spec_cls for name in ALGO_REGISTRY.names()}
-    return next((known[name] for name in included if name in known), AlgorithmSpec)
+    option = _option("algo", name, folders)
+    for entry in option.defaults if option else []:
+        for known in ALGO_REGISTRY.names():
+            if str(entry).partition("@")[0] == f"/spec/algo/{known.lower()}":
+                return ALGO_REGISTRY.get(known).spec_cls
+    return AlgorithmSpec
+
+
+def _option(group: str, name: str | None, folders: list[Path]) -> Option | None:
+    return next((option for option in options(group, folders) if option.name == name), None)
 
 
 def _spec_lines(prefix: str, cls: type[Spec], shown: dict[str, Any]) -> list[str]:
@@ -194,9 +185,8 @@ def _spec_lines(prefix: str, cls: type[Spec], shown: dict[str, Any]) -> list[str
         if isinstance(inner, type) and issubclass(inner, Spec):
             lines += _spec_lines(f"{prefix}{name}.", inner, {})
         else:
-            lines.append(
-                _line(prefix, name, cls, shown.get(name, field.get_default(call_default_factory=True)))
-            )
+            value = shown.get(name, field.get_default(call_default_factory=True))
+            lines.append(_line(prefix, name, cls, value))
     return lines
 
 
@@ -208,12 +198,3 @@ def _line(prefix: str, name: str, cls: type[Spec], value: Any) -> str:
 
 def _top_settings() -> dict[str, Any]:
     return {key: value for key, value in _read(CONF / "config.yaml").values.items() if key != "hydra"}
-
-
-def _leaves(tree: dict[str, Any], prefix: str) -> list[str]:
-    paths = []
-    for key, value in tree.items():
-        paths.append(prefix + key)
-        if isinstance(value, dict):
-            paths += _leaves(value, f"{prefix}{key}.")
-    return paths

@@ -182,18 +182,17 @@ class ExperimentSpec(Spec):
         ring, training, batch = self.replay_buffer, self.training, self.algo.batch_size
         if ring is None:
             return []
-        lines = []
-        if ring.max_size < batch:
-            text = f"must be >= algo.batch_size={batch}; raise it or lower algo.batch_size"
-            lines.append(mistake("training.replay_buffer.max_size", ring.max_size, text))
-        if training.max_steps * (training.pop_size if training.experience_sharing else 1) < batch:
-            text = f"the ring never holds algo.batch_size={batch}; raise it or lower the batch"
-            lines.append(mistake("training.max_steps", training.max_steps, text))
-        learn_step = getattr(self.algo, "learn_step", 1)
-        if learn_step > training.max_steps:
-            text = f"must be <= training.max_steps={training.max_steps}, or nothing is ever learned"
-            lines.append(mistake("algo.learn_step", learn_step, text))
-        return lines
+        total, learn_step = training.max_steps, getattr(self.algo, "learn_step", 1)
+        seen = total * (training.pop_size if training.experience_sharing else 1)
+        small = f"must be >= algo.batch_size={batch}; raise it or lower algo.batch_size"
+        short = f"the ring never holds algo.batch_size={batch}; raise it or lower the batch"
+        late = f"must be <= training.max_steps={total}, or nothing is ever learned"
+        rules = [
+            (ring.max_size < batch, "training.replay_buffer.max_size", ring.max_size, small),
+            (seen < batch, "training.max_steps", total, short),
+            (learn_step > total, "algo.learn_step", learn_step, late),
+        ]
+        return [mistake(field, value, text) for broken, field, value, text in rules if broken]
 
     def _resume_mistakes(self) -> list[str]:
         known = _flat(self.to_config()) if self.resume_allow else {}

@@ -12,14 +12,15 @@ from pydantic import ValidationError
 
 from agilerl_exp.models.base import SettingsError, did_you_mean, lower_first, mistake
 
-_GROUPS = {  # where a config group lands in the tree
+PACKAGES = {
     "algo": "algo",
-    "algo.net_config": "network",
+    "network": "algo.net_config",
+    "training": "training",
+    "buffer": "training.replay_buffer",
     "env": "env",
     "tracker": "tracker",
-    "training": "training",
-    "training.replay_buffer": "buffer",
 }
+"""Where the settings of each config group stand in the experiment."""
 
 
 def explain(error: ValidationError, known: Collection[str], prefix: str = "") -> list[str]:
@@ -50,8 +51,8 @@ def explain(error: ValidationError, known: Collection[str], prefix: str = "") ->
 
 def _text(path: str, entry: Any, cause: object) -> str:
     if entry["type"].startswith("model_"):
-        option = isinstance(entry["input"], str) and path in _GROUPS
-        use = f"; use {_GROUPS[path]}={entry['input']}" if option else ""
+        groups = [group for group, place in PACKAGES.items() if place == path]
+        use = f"; use {groups[0]}={entry['input']}" if groups and isinstance(entry["input"], str) else ""
         return f"this is a group of settings, not a value{use}"
     return lower_first(str(cause) if isinstance(cause, ValueError) else entry["msg"])
 

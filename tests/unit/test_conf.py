@@ -32,6 +32,16 @@ def config_of(*overrides: str) -> dict:
     return OmegaConf.to_container(tree, resolve=True)
 
 
+def leaves_of(tree: dict, prefix: str = "") -> list[str]:
+    """The dotted paths of a tree, of its branches too."""
+    paths = []
+    for key, value in tree.items():
+        paths.append(prefix + key)
+        if isinstance(value, dict):
+            paths += leaves_of(value, f"{prefix}{key}.")
+    return paths
+
+
 def spec_of(*overrides: str) -> ExperimentSpec:
     return ExperimentSpec.from_config(config_of(*overrides))
 
@@ -145,7 +155,7 @@ def test_help_lists_every_group_option_and_setting():
     text = catalogue.help_text([catalogue.CONF], {})
     for group, name in OPTIONS:
         assert name in text and group in text
-    composed = catalogue._leaves(config_of(), "")
+    composed = leaves_of(config_of())
     groups = set(catalogue.PACKAGES.values())
     leaves = [p for p in composed if p not in groups and not any(q.startswith(p + ".") for q in composed)]
     missing = [path for path in leaves if f"  {path}=" not in text and path != "algo.name"]
@@ -155,4 +165,4 @@ def test_help_lists_every_group_option_and_setting():
 
 def test_setting_paths_cover_the_composed_tree():
     paths = catalogue.setting_paths()
-    assert not [path for path in catalogue._leaves(config_of(), "") if path not in paths]
+    assert not [path for path in leaves_of(config_of()) if path not in paths]
