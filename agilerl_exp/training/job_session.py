@@ -47,7 +47,7 @@ class JobSession(Session):
         self.training, self.job, self.root = spec.training, job, root
         self.tracker, self.signals, self.display = tracker, signals, display
         self.best: dict[str, Any] | None = None
-        self._reported = np.zeros(spec.training.pop_size, np.int64)
+        self._reported = np.zeros(spec.training.pop_size, np.int64)  # reporting intervals that have a row
         self._row_step = np.full(spec.training.pop_size, -1)  # env step of each member's newest train row
         self._saved = 0
         self._newest: dict[int, dict[str, Any]] = {}
@@ -59,17 +59,16 @@ class JobSession(Session):
 
     def at_boundary(self, loop: Any) -> None:
         """Report members that passed a reporting interval; save when due or asked by a signal."""
-        passed = loop.env_step // self.training.reporting_interval
+        passed, due = self._passed(loop)
         late = np.flatnonzero(passed > self._reported).tolist()
         for member in late:
-            self._reported[member] = passed[member]
             self._report(loop, member)
-        if late and int(loop.env_step.min()) // self.training.reporting_interval > self._shown:
+        self._reported = passed
+        if late and passed.min() > self._shown:
             self._show(loop)
-        due = int(loop.env_step.min()) // (self.training.checkpoint_steps or np.iinfo(np.int64).max)
         asked = self.signals.pending
         if due > self._saved or asked:
-            self._saved = max(due, self._saved)
+            self._saved = due
             self.save(loop)
         if asked:
             self.display.message(f"saved at env step {int(loop.env_step.min())} on a signal")
@@ -100,8 +99,7 @@ class JobSession(Session):
     def save(self, loop: Any) -> None:
         """Write a checkpoint of the whole run at this step boundary, then prune older ones."""
         state = loop.state_dict()
-        session: dict[str, Any] = {"best": self.best, "saved": self._saved}
-        session |= {"reported": self._reported.tolist(), "row_step": self._row_step.tolist()}
+        session = {"best": self.best, "row_step": self._row_step.tolist()}
         if self._exact and not loop.envs.exact:
             self._exact = False
             self.display.message(
@@ -125,9 +123,10 @@ class JobSession(Session):
             return False
         state, manifest = read_checkpoint(path)
         changes = environment_changes(manifest)
-        for name, now in _stacking(loop).items():
-            if manifest["meta"][name] != now:
-                changes.append(f"{name} {manifest['meta'][name]} -> {now}")
+        was = manifest["meta"]
+        changes += [
+            f"{name} {was[name]} -> {now}" for name, now in _stacking(loop).items() if was[name] != now
+        ]
         for line in changes:
             self.display.message(f"{line}: the resumed run is not byte-exact")
         with warnings.catch_warnings(record=True) as caught:
@@ -136,12 +135,17 @@ class JobSession(Session):
         for warning in caught:
             self.display.message(str(warning.message))
         session = state["session"]
-        self.best, self._saved = session["best"], session["saved"]
-        self._reported[...], self._row_step[...] = session["reported"], session["row_step"]
-        self._exact = manifest["meta"]["exact_resume"] and not caught
-        self.tracker.truncate(manifest["meta"]["tracker"])
+        self.best, self._row_step[...] = session["best"], session["row_step"]
+        self._reported, self._saved = self._passed(loop)
+        self._exact = was["exact_resume"] and not caught
+        self.tracker.truncate(was["tracker"])
         self.display.message(f"resumed from {path.name}")
         return True
+
+    def _passed(self, loop: Any) -> tuple[np.ndarray, int]:
+        """Reporting intervals of each member, and checkpoint intervals of the slowest, that are over."""
+        due = int(loop.env_step.min()) // (self.training.checkpoint_steps or np.iinfo(np.int64).max)
+        return loop.env_step // self.training.reporting_interval, due
 
     # Rows.
 
@@ -164,24 +168,17 @@ class JobSession(Session):
         self.display.update({"env_step": step, **figures})
 
     def _row(self, loop: Any, kind: str, member: int) -> dict[str, Any]:
-        return {
-            "kind": kind,
-            "generation": loop.generation,
-            "member": member,
-            "env_step": int(loop.env_step[member]),
-            "total_env_steps": int(loop.env_step.sum()) + loop.evaluation_steps,
-        }
+        row = {"kind": kind, "generation": loop.generation, "member": member}
+        return row | self._steps(loop) | {"env_step": int(loop.env_step[member])}
+
+    def _steps(self, loop: Any) -> dict[str, int]:
+        total = int(loop.env_step.sum()) + loop.evaluation_steps
+        return {"env_step": int(loop.env_step.min()), "total_env_steps": total}
 
     def _timing(self, loop: Any) -> None:
         wall, cpu = self._started
-        self.tracker.log_timing(
-            {
-                "env_step": int(loop.env_step.min()),
-                "total_env_steps": int(loop.env_step.sum()) + loop.evaluation_steps,
-                "wall_s": round(time.monotonic() - wall, 3),
-                "cpu_s": round(time.process_time() - cpu, 3),
-            }
-        )
+        took = {"wall_s": round(time.monotonic() - wall, 3), "cpu_s": round(time.process_time() - cpu, 3)}
+        self.tracker.log_timing(self._steps(loop) | took)
         self.job.update(step=int(loop.env_step.min()))
 
     def _keep_best(self, loop: Any, member: int) -> None:

@@ -104,12 +104,8 @@ def build_loop(spec: ExperimentSpec, session: JobSession | None = None) -> OffPo
     if spec.device != "cpu" and not torch.cuda.is_available():
         raise ConfigError(f"device={spec.device}: no CUDA device is available here; use device=cpu")
     streams = Streams(spec.seed, slots)
-    envs = Blocks(
-        [
-            make_member_envs(spec.env, streams.env_seeds(slot, spec.env.num_envs), member=slot)
-            for slot in slots
-        ]
-    )
+    seeds = [streams.env_seeds(slot, spec.env.num_envs) for slot in slots]
+    envs = Blocks([make_member_envs(spec.env, seeds[slot], member=slot) for slot in slots])
     algo_class = spec.algo.algo_class()
     pop = [
         algo_class(spec.algo, envs.observation_space, envs.action_space, slot, spec.device, spec.seed)
@@ -119,16 +115,13 @@ def build_loop(spec: ExperimentSpec, session: JobSession | None = None) -> OffPo
     memory = ring.init_buffer(spec.algo, spec.device, shared=training.experience_sharing)
     companion = ring.init_n_step_buffer(spec.algo, spec.device, shared=training.experience_sharing)
     buffer = memory if companion is None else join(memory, companion)
-    evaluator = Evaluator(_eval_block(spec, streams), training.eval_loop, training.eval_steps)
-    return OffPolicy(Population(pop), envs, buffer, training, streams, evaluator, session)
 
-
-def _eval_block(spec: ExperimentSpec, streams: Streams) -> Any:
-    def block(member: int, generation: int, episodes: int) -> MemberEnvs:
+    def fresh(member: int, generation: int, episodes: int) -> MemberEnvs:
         seeds = streams.env_seeds(member, min(episodes, MAX_EVAL_COPIES), "eval", generation)
         return make_member_envs(spec.env, seeds, member=member)
 
-    return block
+    evaluator = Evaluator(fresh, training.eval_loop, training.eval_steps)
+    return OffPolicy(Population(pop), envs, buffer, training, streams, evaluator, session)
 
 
 def _result(spec: ExperimentSpec, loop: OffPolicy, session: JobSession) -> dict[str, Any]:
