@@ -147,18 +147,16 @@ def read_checkpoint(
 
 
 def _read_tree(path: Path, key: str, files: Mapping[str, Any]) -> Any:
-    text, raw = path / f"{key}.json", path / f"{key}.safetensors"
-    file = text
-    try:
-        _verify(text, files[text.name])
-        document, arrays = state.parse(_read(text)), {}
-        if raw.name in files:
-            file = raw
-            _verify(raw, files[raw.name])
-            arrays = state.read_arrays(raw)
-        return state.decode(document, arrays)
-    except ValueError as error:
-        raise _unreadable(file, str(error)) from None
+    def read(name: str, reader: Callable[[Path], Any]) -> Any:
+        _verify(path / name, files[name])
+        try:
+            return reader(path / name)
+        except ValueError as error:
+            raise _unreadable(path / name, str(error)) from None
+
+    raw = f"{key}.safetensors"
+    arrays = read(raw, state.read_arrays) if raw in files else {}
+    return read(f"{key}.json", lambda file: state.decode(state.parse(_read(file)), arrays))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,36 +73,33 @@ class Job:
         self._overrides = list(overrides)
         folders = [job_dir] if checkpoint_dir is None else [job_dir, checkpoint_dir]
         self._folders = list(dict.fromkeys(folder.resolve() for folder in folders))
-        self._locks: list[Lock] = []
+        self._held = ExitStack()
         self._status: dict[str, Any] = {}
         self._written = 0.0
 
     def __enter__(self) -> Job:
         """Take the directory, compare configs, write who runs what."""
-        try:
+        with ExitStack() as held:
             for folder in self._folders:
                 with durable.disk_errors(folder, 0):
                     folder.mkdir(parents=True, exist_ok=True)
-                self._locks.append(Lock(folder))
+                held.callback(Lock(folder).release)
             self._open()
-        except BaseException:
-            self._release()
-            raise
+            self._held = held.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _: object) -> None:
         """Write how it ended, give the directory back."""
         try:
             if not self.complete and self._status["state"] == "RUNNING":
-                failed = kind is not None and issubclass(kind, Exception)
                 # A disk that is full already has its error on the way; this one must not hide it.
                 with suppress(DiskError):
-                    self._write_status(
-                        state="FAILED" if failed else "INTERRUPTED",
-                        error=_one_line(error) if failed else None,
-                    )
+                    if isinstance(error, Exception):
+                        self._write_status(state="FAILED", error=_one_line(error))
+                    else:
+                        self._write_status(state="INTERRUPTED", error=None)
         finally:
-            self._release()
+            self._held.close()
 
     def update(self, **fields: Any) -> None:
         """Set JSON fields (`step=...`) of status.json; the disk sees them at most once a second."""
@@ -125,14 +122,8 @@ class Job:
         empty = before.get("state") == "FAILED" and not before.get("step")
         other = config and before.get("fingerprint") != self._fingerprint and not empty
         if other and (lines := self._diff(config)):
-            raise JobError(
-                "\n".join(
-                    [
-                        f"{self.job_dir}: made with another config; name what may differ in resume_allow",
-                        *lines,
-                    ]
-                )
-            )
+            head = f"{self.job_dir}: made with another config; name what may differ in resume_allow"
+            raise JobError("\n".join([head, *lines]))
         self._write("spec.json", self._config)
         self._write_run_info()
         now = _now()
@@ -150,16 +141,9 @@ class Job:
 
     def _write_run_info(self) -> None:
         sha, changes = _git("rev-parse", "HEAD"), _git("diff", "HEAD")
-        self._write(
-            "run_info.json",
-            {
-                "command": sys.argv,
-                "git_sha": sha.decode().strip() if sha else None,
-                "git_changed": bool(changes),
-                "source_sha256": _source_hash(),
-                **environment(),
-            },
-        )
+        git = {"git_sha": sha.decode().strip() if sha else None, "git_changed": bool(changes)}
+        made_by = {"command": sys.argv, **git, "source_sha256": _source_hash(), **environment()}
+        self._write("run_info.json", made_by)
         if changes:
             durable.replace_file(self.job_dir / "git.diff", changes[:_MAX_DIFF_BYTES])
 
@@ -184,13 +168,8 @@ class Job:
             raise JobError(f"{path}: unreadable (not an object); {_CURE}")
         return content
 
-    def _release(self) -> None:
-        for lock in self._locks:
-            lock.release()
-        self._locks.clear()
 
-
-def _one_line(error: BaseException | None) -> str:
+def _one_line(error: Exception) -> str:
     text = str(error).partition("\n")[0]
     return text if isinstance(error, AgilerlError) else f"{type(error).__name__}: {text}"
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agilerl_exp.errors import DiskError, JobError
+from agilerl_exp.errors import JobError
 from agilerl_exp.run import durable
 
 _NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
@@ -52,7 +52,6 @@ class Lock:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._fd = -1
         self._pid_file: Path | None = None
         path = folder / ".lock"
         with durable.disk_errors(path, 0):
@@ -61,18 +60,14 @@ class Lock:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._fd)
-            if error.errno in _NO_FLOCK:
-                self._take_pid_file(folder / ".lock.pid")
-                return
-            raise self._refusal(path) from None
+            if error.errno not in _NO_FLOCK:
+                raise self._refusal(path) from None
+            self._take_pid_file(folder / ".lock.pid")
+            return
         _held.add(self._fd)
-        try:
-            with durable.disk_errors(path, 0):
-                os.ftruncate(self._fd, 0)
-                durable.write_all(self._fd, _card())
-        except DiskError:
-            self.release()
-            raise
+        with suppress(OSError):  # the holder's name is for people
+            os.ftruncate(self._fd, 0)
+            durable.write_all(self._fd, _card())
 
     def release(self) -> None:
         """Give the directory back."""
@@ -80,25 +75,22 @@ class Lock:
             self._pid_file.unlink(missing_ok=True)
         elif self._fd in _held:
             _held.discard(self._fd)
-            with suppress(OSError):  # the holder's name is for people; closing is what frees the directory
+            with suppress(OSError):
                 os.ftruncate(self._fd, 0)
             os.close(self._fd)
 
     def _take_pid_file(self, path: Path) -> None:
-        for _ in range(2):
+        with durable.disk_errors(path, 0):
+            if _dead(_read_card(path)):
+                path.unlink(missing_ok=True)
             try:
-                with durable.disk_errors(path, 0):
-                    durable.write_new(path, [_card()])
-                self._pid_file = path
-                return
-            except DiskError as error:
-                if not isinstance(error.__cause__, FileExistsError):
-                    path.unlink(missing_ok=True)
-                    raise
-            if not _dead(_read_card(path)):
-                break
-            path.unlink(missing_ok=True)
-        raise self._refusal(path)
+                durable.write_new(path, [_card()])
+            except FileExistsError:
+                raise self._refusal(path) from None
+            except OSError:
+                path.unlink(missing_ok=True)
+                raise
+        self._pid_file = path
 
     def _refusal(self, path: Path) -> JobError:
         deadline = time.monotonic() + _NAME_WAIT
