@@ -16,7 +16,7 @@ import yaml
 from agilerl_exp.models.algo import ALGO_REGISTRY, AlgorithmSpec
 from agilerl_exp.models.base import Spec
 from agilerl_exp.models.env import EnvSpec
-from agilerl_exp.models.experiment import ExperimentSpec, field_paths
+from agilerl_exp.models.experiment import ExperimentSpec, field_paths, flat
 from agilerl_exp.models.explain import PACKAGES as PACKAGES
 from agilerl_exp.models.network import MlpSpec
 from agilerl_exp.models.tracker import TrackerSpec
@@ -84,18 +84,25 @@ def bases() -> dict[str, dict[str, Any]]:
 
     What a group of its own fills in (the ring of `training`, the network of `algo`) is left out.
     """
-    trees = {name: cls.model_construct().model_dump(mode="json") for name, cls in _SPECS.items()}
-    for name in ALGO_REGISTRY.names():
-        fields = ALGO_REGISTRY.get(name).spec_cls.model_construct().model_dump(mode="json")
-        trees[f"algo/{name.lower()}"] = {"name": name, **fields}
     filled = {package.rpartition(".")[2] for package in PACKAGES.values() if "." in package}
-    return {name: {key: v for key, v in tree.items() if key not in filled} for name, tree in trees.items()}
+    trees = {}
+    for name, cls in _specs().items():
+        tree = cls.model_construct().model_dump(mode="json")
+        named = {"name": cls.__name__.removesuffix("Spec")} if issubclass(cls, AlgorithmSpec) else {}
+        trees[name] = named | {key: value for key, value in tree.items() if key not in filled}
+    return trees
+
+
+def _specs() -> dict[str, type[Spec]]:
+    algorithms = {name: ALGO_REGISTRY.get(name).spec_cls for name in ALGO_REGISTRY.names()}
+    return _SPECS | {f"algo/{name.lower()}": cls for name, cls in algorithms.items()}
 
 
 def setting_paths() -> list[str]:
     """The dotted paths of everything that a command line can set, and the names of the groups."""
-    specs = [ALGO_REGISTRY.get(name).spec_cls for name in ALGO_REGISTRY.names()]
-    fields = [*field_paths(ExperimentSpec), *(path for spec in specs for path in field_paths(spec, "algo."))]
+    fields = field_paths(ExperimentSpec)
+    for name, cls in _specs().items():
+        fields |= field_paths(cls, f"{PACKAGES[name.partition('/')[0]]}.")
     return list(dict.fromkeys([*PACKAGES, *EXTRA_GROUPS, *fields, "algo.name"]))
 
 
@@ -116,13 +123,15 @@ def help_text(folders: list[Path], asked: dict[str, str]) -> str:
         asked: Options of groups that the command line names.
     """
     chosen = _chosen(folders) | {group: name for group, name in asked.items() if group in PACKAGES}
-    lines = []
+    lines: list[str] = []
+    taken: dict[str, Option] = {}
     for group in [*PACKAGES, *EXTRA_GROUPS]:
         lines.append(f"  {group}")
         for option in options(group, folders):
             mark = "*" if option.name == chosen.get(group) else ""
             lines.append(f"    {option.name + mark:<20} {option.about}")
-    return _HELP.format(groups="\n".join(lines), settings="\n".join(_setting_lines(folders, chosen)))
+            taken |= {group: option} if mark else {}
+    return _HELP.format(groups="\n".join(lines), settings="\n".join(_setting_lines(taken)))
 
 
 def _read(file: Path) -> Option:
@@ -144,57 +153,30 @@ def _chosen(folders: list[Path]) -> dict[str, str]:
             elif name is not None and not key.startswith("optional"):
                 group = key if (CONF / key).is_dir() else f"training/{key}"
                 chosen[group] = name
-                option = _option(group, name, folders)
-                pending += option.defaults if option else []
+                pending += [o for opt in options(group, folders) if opt.name == name for o in opt.defaults]
     return chosen | overridden
 
 
-def _setting_lines(folders: list[Path], chosen: dict[str, str]) -> list[str]:
-    lines = [_line("", name, ExperimentSpec, value) for name, value in _top_settings().items()]
-    classes = {"algo": _algo_class(chosen["algo"], folders)}
-    classes |= {name.partition("/")[0]: cls for name, cls in _SPECS.items()}
-    for group, cls in classes.items():
-        shown: dict[str, Any] = {}
-        for option_group in (group, f"{group}/exploration"):
-            found = _option(option_group, chosen.get(option_group), folders)
-            shown |= found.values if found else {}
-        lines += _spec_lines(f"{PACKAGES[group]}.", cls, shown)
-    return lines
-
-
-def _algo_class(name: str, folders: list[Path]) -> type[Spec]:
-    """The spec class whose defaults an option of `algo/` includes."""
-    option = _option("algo", name, folders)
-    for entry in option.defaults if option else []:
-        for known in ALGO_REGISTRY.names():
-            if str(entry).partition("@")[0] == f"/spec/algo/{known.lower()}":
-                return ALGO_REGISTRY.get(known).spec_cls
-    return AlgorithmSpec
-
-
-def _option(group: str, name: str | None, folders: list[Path]) -> Option | None:
-    return next((option for option in options(group, folders) if option.name == name), None)
-
-
-def _spec_lines(prefix: str, cls: type[Spec], shown: dict[str, Any]) -> list[str]:
+def _setting_lines(taken: dict[str, Option]) -> list[str]:
+    """A line for each setting, with the value that the options taken give it."""
+    top = _read(CONF / "config.yaml").values
+    values, about = (
+        {name: value for name, value in top.items() if name != "hydra"},
+        field_paths(ExperimentSpec),
+    )
+    specs, trees = _specs(), bases()
+    for group, option in taken.items():
+        place = f"{PACKAGES.get(group, group.partition('/')[0])}."
+        for entry in option.defaults:
+            base = str(entry).partition("@")[0].removeprefix("/spec/")
+            if base in specs:
+                about |= field_paths(specs[base], place)
+                values |= flat(trees[base], place)
+        given = {place + name: value for name, value in option.values.items()} | flat(option.values, place)
+        values |= {path: value for path, value in given.items() if path in values}
     lines = []
-    for name, field in cls.model_fields.items():
-        inner = field.annotation
-        if prefix + name in PACKAGES.values():
-            continue
-        if isinstance(inner, type) and issubclass(inner, Spec):
-            lines += _spec_lines(f"{prefix}{name}.", inner, {})
-        else:
-            value = shown.get(name, field.get_default(call_default_factory=True))
-            lines.append(_line(prefix, name, cls, value))
+    for path, value in values.items():
+        setting = f"{path}={value if isinstance(value, str) else json.dumps(value)}"
+        if path in about:
+            lines.append(f"  {setting:<46} {' '.join(about[path].split())}")
     return lines
-
-
-def _line(prefix: str, name: str, cls: type[Spec], value: Any) -> str:
-    about = " ".join((cls.model_fields[name].description or "").split())
-    shown = value if isinstance(value, str) else json.dumps(value)
-    return f"  {f'{prefix}{name}={shown}':<46} {about}"
-
-
-def _top_settings() -> dict[str, Any]:
-    return {key: value for key, value in _read(CONF / "config.yaml").values.items() if key != "hydra"}

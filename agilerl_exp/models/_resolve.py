@@ -6,7 +6,6 @@ Must not know: what the targets do.
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any
 
 _PACKAGE = "agilerl_exp"
@@ -26,16 +25,14 @@ def algorithm_class(spec_cls: type) -> Any:
     Raises:
         LookupError: Neither place has a class `<Name>`.
     """
-    name = spec_cls.__name__.removesuffix("Spec")
-    own = getattr(sys.modules.get(spec_cls.__module__), name, None)
-    if own is not None:
-        return own
-    home = f"{_PACKAGE}.algorithms.{spec_cls.__module__.rpartition('.')[2]}"
-    try:
-        return getattr(importlib.import_module(home), name)
-    except AttributeError:
-        pass
-    except ModuleNotFoundError as error:
-        if error.name != home:  # a dependency is missing, not the algorithm
-            raise
-    raise LookupError(f"{spec_cls.__name__}: no class {name} in {spec_cls.__module__} or {home}")
+    name, own = spec_cls.__name__.removesuffix("Spec"), spec_cls.__module__
+    home = f"{_PACKAGE}.algorithms.{own.rpartition('.')[2]}"
+    for place in (own, home):
+        try:
+            return getattr(importlib.import_module(place), name)
+        except AttributeError:
+            pass
+        except ModuleNotFoundError as error:
+            if error.name != place:  # a dependency is missing, not the algorithm
+                raise
+    raise LookupError(f"{spec_cls.__name__}: no class {name} in {own} or {home}")

@@ -122,7 +122,7 @@ class ExperimentSpec(Spec):
         return self.training.generation_steps(self.algo.default_evo_steps)
 
     def _identity(self) -> dict[str, Any]:
-        leaves = _flat(self.to_config())
+        leaves = flat(self.to_config())
         return {path: value for path, value in leaves.items() if not _covered(path, _OUTSIDE_FINGERPRINT)}
 
     @field_serializer("algo")
@@ -195,7 +195,7 @@ class ExperimentSpec(Spec):
         return [mistake(field, value, text) for broken, field, value, text in rules if broken]
 
     def _resume_mistakes(self) -> list[str]:
-        known = _flat(self.to_config()) if self.resume_allow else {}
+        known = flat(self.to_config()) if self.resume_allow else {}
         return [
             mistake("resume_allow", name, f"no such setting{did_you_mean(name, known)}")
             for name in self.resume_allow
@@ -203,9 +203,13 @@ class ExperimentSpec(Spec):
         ]
 
 
-def field_paths(spec_cls: type[Spec], prefix: str = "") -> list[str]:
-    """Return the dotted paths of all fields of a spec class."""
-    return [place + name for place, spec in branches(spec_cls, prefix) for name in spec.model_fields]
+def field_paths(spec_cls: type[Spec], prefix: str = "") -> dict[str, str]:
+    """Return the dotted paths of all fields of a spec class, each with what it means."""
+    return {
+        place + name: field.description or ""
+        for place, spec in branches(spec_cls, prefix)
+        for name, field in spec.model_fields.items()
+    }
 
 
 def _default(spec: Spec, name: str) -> Any:
@@ -216,11 +220,12 @@ def _covered(path: str, names: Collection[str]) -> bool:
     return any(path == name or path.startswith(f"{name}.") for name in names)
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of a tree by their dotted paths; an empty branch is a leaf."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict) and value:
-            leaves.update(_flat(value, f"{prefix}{key}."))
+            leaves.update(flat(value, f"{prefix}{key}."))
         else:
             leaves[prefix + key] = value
     return leaves

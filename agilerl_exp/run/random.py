@@ -25,9 +25,11 @@ from agilerl_exp.errors import CheckpointError
 
 CALL_STEP = np.uint64(0xC13FA9A902A6328F)
 DRAW_STEP = np.uint64(0x91E10DA5C79E7B1D)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S11 = (np.uint64(s) for s in (30, 27, 31, 11))
+_ROUNDS = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+_S31, _S11 = np.uint64(31), np.uint64(11)
 _UNIT = 2.0**-53
 
 Members = Sequence[int] | NDArray[np.int64] | slice | None
@@ -95,14 +97,10 @@ class _Rows:
 
 def _mix(bits: NDArray[np.uint64]) -> None:
     """The SplitMix64 finaliser, in place."""
-    shifted = bits >> _S30
-    bits ^= shifted
-    bits *= _MIX_1
-    np.right_shift(bits, _S27, out=shifted)
-    bits ^= shifted
-    bits *= _MIX_2
-    np.right_shift(bits, _S31, out=shifted)
-    bits ^= shifted
+    for shift, factor in _ROUNDS:
+        bits ^= bits >> shift
+        bits *= factor
+    bits ^= bits >> _S31
 
 
 class Streams:
