@@ -231,5 +231,5 @@ def _missing_option(error: MissingConfigException) -> str:
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     if not error.options:
         return str(error).splitlines()[0]
-    hint = did_you_mean(name, error.options).replace("did you mean ", f"did you mean {group}=")
+    hint = did_you_mean(name, error.options, f"{group}=")
     return f"{group}={name}: no such option{hint} (have: {', '.join(error.options)})"

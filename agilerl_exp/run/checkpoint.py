@@ -62,12 +62,9 @@ def write_directory(path: Path, content: State, meta: Mapping[str, Any]) -> Path
     return _write(path, {"policy": content}, meta, None)
 
 
-def write_best(
-    root: Path, step: int, member: int, fitness: float, content: State, meta: Mapping[str, Any]
-) -> Path:
-    """Write the best agent so far as ``root/best`` and the pointer ``root/best.json``."""
-    pointer = {"step": step, "member": member, "fitness": fitness}
-    path = write_directory(root / "best", content, {**meta, **pointer})
+def write_best(root: Path, pointer: Mapping[str, Any], content: State) -> Path:
+    """Write the best agent so far as ``root/best``; ``root/best.json`` is the pointer (whose, when, how good)."""
+    path = write_directory(root / "best", content, {"kind": "agent", **pointer})
     durable.replace_file(root / "best.json", state.dump(state.plain(pointer)))
     return path
 

@@ -60,23 +60,21 @@ def dump(document: Any) -> bytes:
 
 
 def _encode(node: Any, place: str, arrays: dict[str, Array]) -> Any:
-    if node is None or isinstance(node, bool | str):
-        return node
-    if isinstance(node, Mapping):
-        return {_key(key, place): _encode(value, _join(place, key), arrays) for key, value in node.items()}
-    if isinstance(node, list | tuple):
-        items = [_encode(value, _join(place, i), arrays) for i, value in enumerate(node)]
-        return items if isinstance(node, list) else {"$tuple": items}
-    return _encode_number(node, place, arrays)
-
-
-def _encode_number(node: Any, place: str, arrays: dict[str, Array]) -> Any:
+    inside = f"{place}/" if place else ""
     if isinstance(node, np.generic):
         node = node.item()
-    if isinstance(node, int):
-        return int(node)
+    if node is None or isinstance(node, bool | str | int):
+        return node
     if isinstance(node, float):
         return float(node) if math.isfinite(node) else {"$float": str(float(node))}
+    if isinstance(node, Mapping):
+        for key in node:
+            if not isinstance(key, str) or key.startswith("$"):
+                raise TypeError(f"state '{place}': key {key!r} must be a text that does not start with '$'")
+        return {key: _encode(value, inside + key, arrays) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        items = [_encode(value, f"{inside}{i}", arrays) for i, value in enumerate(node)]
+        return items if isinstance(node, list) else {"$tuple": items}
     if place in arrays:
         raise TypeError(f"state '{place}': two arrays have this place; leave '/' out of the keys")
     arrays[place] = _array(node, place)
@@ -93,16 +91,6 @@ def _array(node: Any, place: str) -> Array:
             f"state '{place}': {kind} cannot be saved (arrays of numbers, dicts, lists, JSON values)"
         )
     return np.asarray(node, dtype=node.dtype.newbyteorder("<"), order="C")
-
-
-def _key(key: Any, place: str) -> str:
-    if not isinstance(key, str) or key.startswith("$"):
-        raise TypeError(f"state '{place}': key {key!r} must be a text that does not start with '$'")
-    return key
-
-
-def _join(place: str, key: object) -> str:
-    return f"{place}/{key}" if place else str(key)
 
 
 def safetensors_chunks(arrays: Mapping[str, Array]) -> Iterator[bytes | memoryview]:

@@ -185,8 +185,7 @@ class JobSession(Session):
         agent, step = loop.population.agents[member], int(loop.env_step[member])
         if self.best is None or agent.fitness[-1] > self.best["fitness"]:
             self.best = {"fitness": agent.fitness[-1], "member": member, "step": step}
-            state = {"agent": agent.state_dict()}
-            write_best(self.root, step, member, agent.fitness[-1], state, {"kind": "agent"})
+            write_best(self.root, self.best, {"agent": agent.state_dict()})
 
 
 def _stacking(loop: Any) -> dict[str, Any]:

@@ -370,8 +370,8 @@ def test_an_older_step_ends_the_future_that_was_abandoned(tmp_path):
 
 
 def test_the_best_agent_is_replaced_as_a_whole(tmp_path):
-    write_best(tmp_path, 10, 0, 1.5, policy(1), {"kind": "agent"})
-    write_best(tmp_path, 20, 3, 2.5, policy(2), {"kind": "agent"})
+    write_best(tmp_path, {"step": 10, "member": 0, "fitness": 1.5}, policy(1))
+    write_best(tmp_path, {"step": 20, "member": 3, "fitness": 2.5}, policy(2))
     kept, manifest = read_checkpoint(tmp_path / "best")
     assert kept["population"]["weights"][0, 0] == 2
     assert manifest["meta"] == {"kind": "agent", "step": 20, "member": 3, "fitness": 2.5}

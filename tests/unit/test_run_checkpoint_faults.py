@@ -140,7 +140,7 @@ def test_the_best_agent_survives_a_kill_anywhere(tmp_path, write):
     def put(root: Path, value: float) -> None:
         content = {"agent": {"w": np.full(9, value)}}
         if write is write_best:
-            write_best(root, 1, 0, value, content, {})
+            write_best(root, {"fitness": value}, content)
         else:
             write_directory(root / "best", content, {})
 
