@@ -28,7 +28,7 @@ SCHEMA = 1
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"step-(\d+)")
 _FILE = re.compile(r"(?!manifest\.)[A-Za-z0-9_][A-Za-z0-9_-]*\.(json|safetensors)")
-_DEBRIS = re.compile(r"(step-\d+|best|best\.json)\.(tmp|old)")
+_DEBRIS = re.compile(r"\.(step-\d+|best|best\.json)\.(tmp|old)")
 _KEPT = 2  # newest directories that hold everything
 
 State = Mapping[str, Any]
@@ -262,9 +262,9 @@ def newest_valid(root: Path, warn: Callable[[str], None]) -> Path | None:
 
 def _tidy(root: Path) -> None:
     """Put right what a killed process left in a checkpoint directory, which is ours by its lock."""
-    for debris in root.glob("*.*"):
-        if _DEBRIS.fullmatch(debris.name):
-            durable.tidy(debris.with_suffix(""))
+    for debris in root.glob(".*"):
+        if match := _DEBRIS.fullmatch(debris.name):
+            durable.tidy(root / match[1])
 
 
 def _check_complete(path: Path) -> None:

@@ -3,8 +3,8 @@
 Must not know: what is in the files. Every write goes through `os.write`, `os.fsync`, `os.rename` and
 `os.replace` by those names, so that a test can fail each of them.
 
-NAME is written as ``NAME.tmp`` and renamed. A folder cannot be renamed onto another one: the older is set aside as
-``NAME.old`` for that moment. Whoever writes NAME next puts right what a kill left; there is one writer at a time.
+NAME is written as ``.NAME.tmp`` and renamed. A folder cannot be renamed onto another one: the older is set aside as
+``.NAME.old`` for that moment. Whoever writes NAME next puts right what a kill left; there is one writer at a time.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def _available(path: Path) -> str:
 
 def scratch(path: Path) -> Path:
     """The name beside `path` that it is written under."""
-    return path.with_name(f"{path.name}.tmp")
+    return path.with_name(f".{path.name}.tmp")
 
 
 def set_aside(path: Path) -> Path:
     """The name of the older folder `path` while it is being replaced."""
-    return path.with_name(f"{path.name}.old")
+    return path.with_name(f".{path.name}.old")
 
 
 def write_new(path: Path, chunks: Iterable[Chunk]) -> tuple[int, str]:

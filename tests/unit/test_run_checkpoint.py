@@ -220,7 +220,7 @@ def test_order_is_by_number_and_other_names_are_ignored(tmp_path):
     save(tmp_path, 9, 100)
     os.utime(tmp_path / "step-9", (2e9, 2e9))
     (tmp_path / "old-step-999").mkdir()
-    (tmp_path / "step-998.tmp").mkdir()
+    (tmp_path / ".step-999.tmp").mkdir()
     (tmp_path / "step-998").symlink_to(tmp_path / "step-9")
     (tmp_path / "step-997").write_text("a file")
     assert [n for n, _ in steps(tmp_path)] == [9, 100]
@@ -380,24 +380,23 @@ def test_the_best_agent_is_replaced_as_a_whole(tmp_path):
 
 
 def test_debris_of_a_kill_goes_and_nothing_else(tmp_path):
-    kept = ["notes.tmp", "step-x.old", "best.yaml.tmp"]
-    for name in ("step-5.tmp", "step-6.old", "best.tmp", "step-6", *kept):
+    kept = [".notes.tmp", ".step-x.old", "step-4.tmp", "best.old", "agent.old"]
+    for name in (".step-5.tmp", ".step-6.old", ".best.tmp", "step-6", *kept):
         (tmp_path / name).mkdir()
-    for name in ("best.json.tmp", "agent.old"):
+    for name in (".best.json.tmp", ".agent.tmp"):
         (tmp_path / name).write_text("")
     save(tmp_path, 6)
     assert newest_valid(tmp_path, no_warning) == tmp_path / "step-6"
-    assert names(tmp_path) == sorted(["step-6", "agent.old", *kept])
-    (tmp_path / "agent.tmp").mkdir()
+    assert names(tmp_path) == sorted(["step-6", ".agent.tmp", *kept])
     write_directory(tmp_path / "agent", policy(), {})
     assert names(tmp_path) == sorted(["step-6", "agent", *kept])
 
 
 def test_an_agent_that_is_being_replaced_is_read_where_it_stands(tmp_path):
     write_directory(tmp_path / "agent", policy(3), {})
-    (tmp_path / "agent").rename(tmp_path / "agent.old")
+    (tmp_path / "agent").rename(tmp_path / ".agent.old")
     assert read_checkpoint(tmp_path / "agent")[0]["population"]["weights"][0, 0] == 3
-    assert names(tmp_path) == ["agent.old"]
+    assert names(tmp_path) == [".agent.old"]
 
 
 def test_a_moved_directory_still_reads(tmp_path):
