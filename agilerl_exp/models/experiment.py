@@ -75,18 +75,15 @@ class ExperimentSpec(Spec):
         try:
             return cls.model_validate(config)
         except ValidationError as error:
-            raise ConfigError("\n".join(explain(error, known=cls._paths(config)))) from None
-
-    @classmethod
-    def _paths(cls, config: dict[str, Any]) -> list[str]:
-        algo = config.get("algo")
-        name = algo.get("name") if isinstance(algo, dict) else None
-        chosen = [ALGO_REGISTRY.get(name).spec_cls] if name in ALGO_REGISTRY.names() else []
-        return [
-            *field_paths(cls),
-            "algo.name",
-            *(path for spec in chosen for path in field_paths(spec, "algo.")),
-        ]
+            algo = config.get("algo")
+            name = algo.get("name") if isinstance(algo, dict) else None
+            chosen = [ALGO_REGISTRY.get(name).spec_cls] if name in ALGO_REGISTRY.names() else []
+            known = [
+                *field_paths(cls),
+                "algo.name",
+                *(p for spec in chosen for p in field_paths(spec, "algo.")),
+            ]
+            raise ConfigError("\n".join(explain(error, known))) from None
 
     def to_config(self) -> dict[str, Any]:
         """Return the tree as JSON-able dicts; `from_config` of it gives an equal spec."""

@@ -47,7 +47,7 @@ class Lock:
 
     Raises:
         JobError: another process holds it; the line names its pid and host.
-        DiskError: the lock file cannot be written.
+        DiskError: the lock file cannot be made.
     """
 
     def __init__(self, folder: Path) -> None:
