@@ -219,7 +219,8 @@ def _close() -> None:
     if failures := _process.failures:
         _say([f"{len(failures)} of {_process.jobs} jobs failed; the others are kept:"])
         _say([f"  {failure}" for failure in failures])
-    sys.exit(_process.exit_code)
+    if _process.exit_code:
+        sys.exit(_process.exit_code)
 
 
 def _say(lines: list[str]) -> None:

@@ -131,7 +131,7 @@ def test_b42_a_full_disk_ends_the_run_with_74_and_the_last_checkpoint_stays(tmp_
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert caught.value.exit_code == 74
     text = str(caught.value)
-    assert "checkpoints/step-" in text and "bytes" in text and "\n" not in text
+    assert "checkpoints/.step-" in text and "bytes" in text and "\n" not in text
     saved = newest_valid(tmp_path / "full/checkpoints", pytest.fail)
     assert 100 <= int(saved.name[5:]) < 600
     job(tmp_path / "full", settings)
