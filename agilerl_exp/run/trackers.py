@@ -85,7 +85,10 @@ class JsonlTracker:
 
 
 class NullTracker:
-    """Writes nothing."""
+    """Writes nothing, and passes on where the rows of an earlier tracker stood: one after it may go on there."""
+
+    def __init__(self) -> None:
+        self._position: dict[str, Any] = {}
 
     def log(self, row: Row) -> None:
         """See `Tracker`."""
@@ -95,10 +98,11 @@ class NullTracker:
 
     def position(self) -> dict[str, Any]:
         """See `Tracker`."""
-        return {}
+        return self._position
 
     def truncate(self, position: Mapping[str, Any]) -> None:
         """See `Tracker`."""
+        self._position = dict(position)
 
     def close(self) -> None:
         """See `Tracker`."""
