@@ -18,6 +18,7 @@ from agilerl_exp.models.algo import ALGO_REGISTRY, AlgorithmSpec
 from agilerl_exp.models.base import SettingsError, Spec, branches, did_you_mean, mistake, refuse
 from agilerl_exp.models.env import EnvSpec
 from agilerl_exp.models.explain import explain
+from agilerl_exp.models.plugins import FORGOTTEN
 from agilerl_exp.models.tracker import TrackerSpec
 from agilerl_exp.models.training import ReplayBufferSpec, TrainingSpec
 
@@ -73,7 +74,7 @@ class ExperimentSpec(Spec):
         try:
             return cls.model_validate(config)
         except ValidationError as error:
-            raise ConfigError("\n".join(explain(error, known=cls._paths(config)))) from None
+            raise ConfigError("\n".join(explain(error, cls._paths(config), config))) from None
 
     @classmethod
     def _paths(cls, config: dict[str, Any]) -> list[str]:
@@ -144,9 +145,8 @@ class ExperimentSpec(Spec):
         names = ALGO_REGISTRY.names()
         if name not in names:
             hint = did_you_mean(str(name), names)
-            raise SettingsError(
-                [mistake("name", name, f"no such algorithm{hint} (have: {', '.join(names)})")]
-            )
+            text = f"no such algorithm{hint} (have: {', '.join(names)}){'' if hint or name is None else FORGOTTEN}"
+            raise SettingsError([mistake("name", name, text)])
         return ALGO_REGISTRY.get(name).spec_cls.model_validate(fields)
 
     @model_validator(mode="after")
