@@ -6,10 +6,11 @@ Must not know: how anything is trained, and torch before a job really starts.
 
 from __future__ import annotations
 
-import logging
+import argparse
 import os
 import re
 import sys
+import traceback
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import hydra
 import yaml
+from hydra._internal.utils import get_args_parser
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
@@ -32,9 +34,9 @@ from agilerl_exp.errors import AgilerlError, ConfigError, DiskError
 from agilerl_exp.models.base import did_you_mean
 from agilerl_exp.models.experiment import ExperimentSpec
 from agilerl_exp.models.explain import nearest
+from agilerl_exp.models.plugins import FORGOTTEN
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_LOG = logging.getLogger("agilerl_exp")  # a file in the job directory, and standard error
 _KNOWN = (AgilerlError, HydraException, OmegaConfBaseException)  # a line says it all, no traceback
 
 
@@ -44,6 +46,7 @@ class _Process:
 
     main_pid: int | None = None
     full_error: bool = False
+    typed: list[str] = field(default_factory=list)
     own_thread_variables: frozenset[str] = frozenset()
     jobs: int = 0
     failures: list[str] = field(default_factory=list)
@@ -92,7 +95,11 @@ class UserConf(SearchPathPlugin):
 
 
 def explain(error: BaseException) -> list[str]:
-    """Return one line a mistake for an error of ours, of Hydra or of OmegaConf."""
+    """Return one line a mistake for an error of ours, of Hydra or of OmegaConf, in the names that were typed."""
+    return [command_line.as_typed(line, _process.typed) for line in _lines(error)]
+
+
+def _lines(error: BaseException) -> list[str]:
     text = str(error)
     if isinstance(error, AgilerlError):
         return text.splitlines() or [type(error).__name__]
@@ -144,11 +151,29 @@ def _start(arguments: list[str]) -> None:
         chosen = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
         print(catalogue.help_text(command_line.config_folders(arguments), chosen), end="")
         return
+    _process.typed = arguments
     arguments = command_line.prepare(arguments)
+    _refuse_flags(arguments)
     command_line.import_plugins(command_line.plugins_ahead(arguments))
     register()
     sys.argv[1:] = arguments
     _job()
+
+
+def _refuse_flags(arguments: list[str]) -> None:
+    """Say in one line what Hydra's parser would say with its whole usage."""
+    parser = get_args_parser()
+    parser.exit_on_error = parser.allow_abbrev = False
+    try:
+        _, unknown = parser.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"{error.argument_name}: {error.message}") from None
+    for argument in unknown[:1]:
+        flag = argument.partition("=")[0]
+        if not flag.startswith("-"):
+            raise ConfigError(f"{argument}: settings stand side by side; write flags before or after them")
+        hint = did_you_mean(flag, parser._option_string_actions) or "; see --help"
+        raise ConfigError(f"{flag}: no such flag{hint}")
 
 
 @hydra.main(version_base="1.3", config_path=str(catalogue.CONF), config_name="config")
@@ -200,16 +225,16 @@ def _overrides() -> list[str]:
 
 
 def _failed(error: Exception) -> None:
-    """Log a failure in the job's own log and on standard error, and keep it for the closing words."""
+    """Tell a failure on standard error, and keep it for the closing words."""
     config = HydraConfig.get()
     sweep = config.mode == RunMode.MULTIRUN
     place = f"#{config.job.num} {' '.join(_overrides())}: " if sweep else ""
     known = isinstance(error, _KNOWN)
     lines = explain(error) if known else [f"{type(error).__name__}: {error}"]
-    for line in lines:
-        _LOG.error(place + line)
+    _say([place + line for line in lines])
     if not known:
-        _LOG.error("this is no mistake in a setting; the traceback:", exc_info=error)
+        _say(["this is no mistake in a setting; the traceback:"])
+        traceback.print_exception(error)
     if sweep:
         _process.failures.append(place + lines[0])
     _process.exit_code = exit_code(error) if known and not sweep else AgilerlError.exit_code
@@ -231,6 +256,8 @@ def _say(lines: list[str]) -> None:
 def _missing_option(error: MissingConfigException) -> str:
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     if not error.options:
-        return str(error).splitlines()[0]
+        have = [f"spec/{base}" for base in catalogue.bases() if f"spec/{base}".startswith(f"{group}/")]
+        text = str(error).splitlines()[0].rstrip(".")
+        return f"{text} (have: {', '.join(have)}){FORGOTTEN}" if have else text
     hint = did_you_mean(name, error.options, f"{group}=")
     return f"{group}={name}: no such option{hint} (have: {', '.join(error.options)})"

@@ -17,9 +17,8 @@ from agilerl_exp.models.plugins import import_source
 
 _ALIASES = {"memory_size": "max_size", "population_size": "pop_size"}
 _ALIAS = re.compile(rf"^(?P<place>\+{{0,2}}(?:[\w@/]+\.)*)(?P<name>{'|'.join(_ALIASES)})(?==)")
-_OPEN = re.compile(
-    r"^\+{0,2}env\.config\.(?=[^=]+=)"
-)  # what an environment takes is not known: each may be added
+# What an environment takes is not known: each may be added.
+_OPEN = re.compile(r"^\+{0,2}env\.config(?=(\.[^=]+)?=)")
 
 
 def prepare(arguments: list[str]) -> list[str]:
@@ -32,6 +31,13 @@ def prepare(arguments: list[str]) -> list[str]:
     if any(argument.startswith("--experimental-rerun") for argument in arguments):
         raise ConfigError("--experimental-rerun: refused, it runs code from a pickle; use resume=JOB_DIR")
     return [_plain(argument) for argument in _resumed(arguments)]
+
+
+def as_typed(line: str, arguments: list[str]) -> str:
+    """A message in the names of the arguments, where `prepare` put what an alias stands for."""
+    for argument in arguments:
+        line = line.replace(_key(_plain(argument)), _key(argument))
+    return line
 
 
 def config_folders(arguments: list[str]) -> list[Path]:
@@ -79,7 +85,7 @@ def plugins_ahead(arguments: list[str]) -> list[str]:
 
 def _plain(argument: str) -> str:
     argument = _ALIAS.sub(lambda found: found["place"] + _ALIASES[found["name"]], argument)
-    return _OPEN.sub("++env.config.", argument)
+    return _OPEN.sub("++env.config", argument)
 
 
 def _resumed(arguments: list[str]) -> list[str]:

@@ -278,7 +278,11 @@ class MemberEnvs:
                     f"member {self._member}, env {row}: an episode ended without info['final_obs']; in "
                     "SAME_STEP mode a vector env must give the last observation there (or use NEXT_STEP)"
                 )
-            observations.put_row(next_obs, row, observations.take_row(final, row))
+            try:
+                observations.put_row(next_obs, row, observations.take_row(final, row))
+            except Exception as error:
+                why = observations.misfit(self.observation_space, final[row]) or error
+                raise EnvError(f"member {self._member}, env {row}: {why}") from error
             if next_mask is not None:
                 last = _final_mask(info.get("final_info"), row)
                 next_mask[row] = 1 if last is None else last

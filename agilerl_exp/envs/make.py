@@ -5,6 +5,7 @@ Must not know: training, populations, configuration files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -13,9 +14,11 @@ from dataclasses import dataclass, field
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from agilerl_exp.envs import plain
 from agilerl_exp.envs.adapter import MemberEnvs
+from agilerl_exp.envs.episodes import ENDLESS
 from agilerl_exp.envs.keepers import ArrayKeeper, ReplayKeeper, proves
 from agilerl_exp.envs.observations import reader
 from agilerl_exp.envs.replay import Replayable
@@ -56,6 +59,34 @@ def make_member_envs(spec: EnvSpec, seeds: Sequence[int], *, member: int = 0) ->
     copies = [_Copy(lambda: first.pop() if first else make(), member, index) for index in range(len(seeds))]
     env = SyncVectorEnv(copies, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
     return MemberEnvs(env, seeds, member, ReplayKeeper(env))
+
+
+def refuse_endless(spec: EnvSpec) -> None:
+    """Try whether an episode ends where nothing declares a time limit: with one action all along, as a policy may.
+
+    Where there are action masks it is the first legal action.
+
+    Raises:
+        ConfigError: it passes 100,000 steps.
+        EnvError: the environment failed.
+    """
+    env = _Copy(builder(spec), 0, 0)()
+    with contextlib.closing(env):
+        if any(isinstance(layer, TimeLimit) for layer in plain.layers(env)):
+            return
+        env.action_space.seed(0)
+        action = env.action_space.sample()
+        _, info = env.reset(seed=0)
+        for _ in range(ENDLESS):
+            mask = info.get("action_mask")
+            legal = action if mask is None else getattr(env.action_space, "start", 0) + mask.argmax()
+            _, _, terminated, truncated, info = env.step(legal)
+            if terminated or truncated:
+                return
+    raise ConfigError(
+        f"training.eval_steps=null: an episode of {spec.name} passed {ENDLESS:,} steps and no time limit is declared; "
+        "give training.eval_steps, the cap of one evaluation episode"
+    )
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from agilerl_exp.errors import SpaceError
 
@@ -46,6 +47,21 @@ def reader(space: spaces.Space) -> Callable[[Any], Tree]:
         f"observation space {type(space).__name__} has no fixed shape; use Box, Discrete, MultiDiscrete, "
         "MultiBinary, Dict or Tuple, or convert it with env.wrappers=[your.module.Wrapper]"
     )
+
+
+def misfit(space: spaces.Space, obs: Any) -> str | None:
+    """Why an observation cannot stand in a batch of `space`; None when it can."""
+    try:
+        concatenate(space, (obs,), create_empty_array(space, n=1))  # type: ignore[arg-type]
+    except Exception:
+        return f"the observation {in_words(obs)} does not fit {in_words(space)}"
+    return None
+
+
+def in_words(value: Any) -> str:
+    """A value in one line of at most 80 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def finite(tree: Tree) -> bool:

@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from agilerl_exp.envs import plain
+from agilerl_exp.envs.observations import in_words
 from agilerl_exp.errors import EnvError
 
 MAX_ACTIONS = 100_000
@@ -81,7 +82,13 @@ class Replayable(gym.Wrapper):
             obs, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
             raise self._failure("step", error) from None
-        self._return += float(reward)
+        try:
+            self._return += float(reward)
+        except (TypeError, ValueError):
+            where = f"member {self._member}, env {self._index}"
+            raise EnvError(
+                f"{where}: step() gave the reward {in_words(reward)}; it must be a number"
+            ) from None
         if terminated or truncated:
             obs = copy.deepcopy(obs)  # the reset that follows may reuse its memory
         self._obs = obs

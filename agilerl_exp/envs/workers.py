@@ -1,6 +1,6 @@
 """The worker processes of an asynchronous vector environment: how they start, fail and end.
 
-Must not know: spaces, observations, how an environment is built.
+Must not know: how an environment is built, what an observation means.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import multiprocessing
 import os
 import queue
+import re
 import signal
 import sys
 import time
@@ -19,12 +20,14 @@ from multiprocessing import util
 from multiprocessing.process import BaseProcess
 
 import gymnasium as gym
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from agilerl_exp.envs.observations import in_words, misfit
 from agilerl_exp.errors import EnvError
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_S = 5.0
+_BATCHING = re.compile(r", in _(concatenate|write)_")  # where gymnasium puts observations into one array
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
@@ -74,6 +77,9 @@ class Workers(AsyncVectorEnv):
         index, kind, value, trace = min(said, key=lambda report: report[0])
         if issubclass(kind, EnvError):
             raise EnvError(str(value))
+        if _BATCHING.search(trace):
+            space = in_words(self.single_observation_space)
+            raise EnvError(f"env {index}: an observation does not fit {space}: {kind.__name__}: {value}")
         raise EnvError(f"env {index}: {kind.__name__}: {value}\n{trace}")
 
 
@@ -105,7 +111,11 @@ def diagnose(env: VectorEnv, error: Exception, member: int) -> EnvError:
     elif isinstance(base, AsyncVectorEnv) and isinstance(error, EOFError | OSError):
         text = _obituary(base.processes)
     else:
-        text = f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error)).rstrip()}"
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        text = f"{type(error).__name__}: {error}\n{trace}"
+        if isinstance(base, SyncVectorEnv) and _BATCHING.search(trace):
+            told = [misfit(base.single_observation_space, obs) for obs in base._env_obs]
+            text = next((f"env {row}: {words}" for row, words in enumerate(told) if words), text)
     if isinstance(base, AsyncVectorEnv):
         kill(base.processes)  # a dead or half-answered one cannot be closed in the usual way
         base.closed = True

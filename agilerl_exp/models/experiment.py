@@ -18,6 +18,7 @@ from agilerl_exp.models.algo import ALGO_REGISTRY, AlgorithmSpec
 from agilerl_exp.models.base import Spec, branches, did_you_mean, mistake, refuse
 from agilerl_exp.models.env import EnvSpec
 from agilerl_exp.models.explain import explain
+from agilerl_exp.models.plugins import FORGOTTEN
 from agilerl_exp.models.tracker import TrackerSpec
 from agilerl_exp.models.training import ReplayBufferSpec, TrainingSpec
 
@@ -75,15 +76,18 @@ class ExperimentSpec(Spec):
         try:
             return cls.model_validate(config)
         except ValidationError as error:
-            algo = config.get("algo")
-            name = algo.get("name") if isinstance(algo, dict) else None
-            chosen = [ALGO_REGISTRY.get(name).spec_cls] if name in ALGO_REGISTRY.names() else []
-            known = [
-                *field_paths(cls),
-                "algo.name",
-                *(p for spec in chosen for p in field_paths(spec, "algo.")),
-            ]
-            raise ConfigError("\n".join(explain(error, known))) from None
+            raise ConfigError("\n".join(explain(error, cls._paths(config), config))) from None
+
+    @classmethod
+    def _paths(cls, config: dict[str, Any]) -> list[str]:
+        algo = config.get("algo")
+        name = algo.get("name") if isinstance(algo, dict) else None
+        chosen = [ALGO_REGISTRY.get(name).spec_cls] if name in ALGO_REGISTRY.names() else []
+        return [
+            *field_paths(cls),
+            "algo.name",
+            *(path for spec in chosen for path in field_paths(spec, "algo.")),
+        ]
 
     def to_config(self) -> dict[str, Any]:
         """Return the tree as JSON-able dicts; `from_config` of it gives an equal spec."""
@@ -143,7 +147,8 @@ class ExperimentSpec(Spec):
         names = ALGO_REGISTRY.names()
         if name not in names:
             hint = did_you_mean(str(name), names)
-            refuse([mistake("name", name, f"no such algorithm{hint} (have: {', '.join(names)})")])
+            text = f"no such algorithm{hint} (have: {', '.join(names)}){'' if hint or name is None else FORGOTTEN}"
+            refuse([mistake("name", name, text)])
         return ALGO_REGISTRY.get(name).spec_cls.model_validate(fields)
 
     @model_validator(mode="after")

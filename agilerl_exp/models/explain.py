@@ -23,21 +23,23 @@ PACKAGES = {
 """Where the settings of each config group stand in the experiment."""
 
 
-def explain(error: ValidationError, known: Collection[str], prefix: str = "") -> list[str]:
+def explain(error: ValidationError, known: Collection[str], config: Any, prefix: str = "") -> list[str]:
     """Return the lines of a validation error.
 
     Args:
         error: What pydantic raised.
         known: Dotted paths of all settings, for the hint at what was meant.
+        config: What was validated.
         prefix: Where the validated spec stands in the tree, with a dot at the end, or nothing.
     """
     lines: list[str] = []
     for entry in error.errors(include_url=False):
-        path = prefix + ".".join(str(part) for part in entry["loc"])
+        keys, value = _keys(entry["loc"], config)
+        path = prefix + ".".join(keys)
         cause = entry.get("ctx", {}).get("error")
-        inside = f"{path}." if entry["loc"] else prefix
+        inside = f"{path}." if keys else prefix
         if isinstance(cause, ValidationError):
-            lines += explain(cause, known, inside)
+            lines += explain(cause, known, value, inside)
         elif isinstance(cause, SettingsError):
             lines += [inside + line for line in cause.lines]
         elif entry["type"] == "extra_forbidden":
@@ -49,6 +51,21 @@ def explain(error: ValidationError, known: Collection[str], prefix: str = "") ->
     return lines
 
 
+def _keys(loc: tuple[str | int, ...], value: Any) -> tuple[list[str], Any]:
+    """The keys along a location, without the branches of unions that pydantic names too, and what stands there."""
+    keys = []
+    for part, after in zip(loc, (*loc[1:], None), strict=False):
+        inside = dict(enumerate(value)) if isinstance(value, list) else value
+        if isinstance(inside, dict) and part in inside:
+            value = inside[part]
+        elif isinstance(inside, str | int | float) or (isinstance(inside, dict) and after in inside):
+            continue
+        else:
+            value = None  # a key that is missing, or given by another name: from here on each part is one
+        keys.append(str(part))
+    return keys, value
+
+
 def _text(path: str, entry: Any, cause: object) -> str:
     if entry["type"].startswith("model_"):
         groups = [group for group, place in PACKAGES.items() if place == path]
@@ -58,14 +75,14 @@ def _text(path: str, entry: Any, cause: object) -> str:
 
 
 def nearest(path: str, known: Collection[str]) -> str:
-    """Look beside the misspelt key first, then for the same name elsewhere in the tree, then everywhere."""
+    """Look for the same name elsewhere in the tree first, then beside the misspelt key, then everywhere."""
     folder, _, leaf = path.rpartition(".")
     # The entries of a list share one spec: their numbers are no part of a known path.
     group = ".".join(part for part in folder.split(".") if not part.isdigit())
     beside = {other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == group}
     elsewhere = {other for other in known if other.rpartition(".")[2] == leaf}
     return (
-        did_you_mean(leaf, beside, f"{folder}." if folder else "")
-        or (f"; did you mean {min(elsewhere)}?" if elsewhere else "")
+        (f"; did you mean {min(elsewhere)}?" if elsewhere else "")
+        or did_you_mean(leaf, beside, f"{folder}." if folder else "")
         or did_you_mean(path, known)
     )

@@ -13,6 +13,9 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+FORGOTTEN = "; is the file that defines it missing from plugins=[FILE]?"
+"""What may be wrong when a name is not known."""
+
 
 def import_source(source: str) -> ModuleType:
     """Import `module.name` or `path/to/file.py`, once, whichever part of the program asks first.

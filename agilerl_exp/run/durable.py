@@ -22,19 +22,21 @@ from agilerl_exp.errors import DiskError
 Chunk = bytes | memoryview
 # Bytes handed to one write(2).
 _WRITE_SIZE = 8 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
 def disk_errors(path: Path, needed: int) -> Iterator[None]:
-    """Turn any OSError into a DiskError that names the path, the bytes needed and those available."""
+    """Turn any OSError into a DiskError that names the path and the cure; where room is short, how much."""
     try:
         yield
     except OSError as error:
-        why = error.strerror or str(error)
+        why, cure = error.strerror or str(error), "make it writable, or choose another place"
+        if error.errno in _NO_ROOM:
+            why += f" ({needed} bytes needed, {_available(path)} available)"
+            cure = "make room and run the same command again"
         raise DiskError(
-            f"cannot write {error.filename or path}: {why} "
-            f"({needed} bytes needed, {_available(path)} available); "
-            "make room and run the same command again, the last good checkpoint is intact"
+            f"cannot write {error.filename or path}: {why}; {cure}; the last good checkpoint is intact"
         ) from error
 
 

@@ -5,6 +5,7 @@ Must not know: Hydra, the loops, what a checkpoint holds.
     spec.json        the validated experiment          .lock            see `run.lock`
     run_info.json    commit, versions, command line    git.diff         uncommitted changes at the start
     status.json      state, step, fingerprint, holder  result.json      what `finish` was given
+    job.log          errors of the run
 
 All names are relative to the directory, so that it may be moved.
 """
@@ -19,13 +20,14 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import agilerl_exp
-from agilerl_exp.errors import AgilerlError, DiskError, JobError
+from agilerl_exp.errors import AgilerlError, ConfigError, DiskError, JobError
 from agilerl_exp.run import durable, state
 from agilerl_exp.run.environment import environment
 from agilerl_exp.run.lock import Lock
@@ -45,7 +47,8 @@ class Job:
         job_dir: made when absent.
         config: the validated experiment as JSON values.
         fingerprint: of what a resumed run must share with the one it goes on with.
-        diff: given the directory's earlier config, one line for each difference that is not allowed.
+        diff: given the directory's earlier config and its fingerprint, one line for each difference that is not
+            allowed; ConfigError when the two do not belong together.
         overrides: the command line's, for the record.
         checkpoint_dir: an absolute directory outside, held as well.
 
@@ -53,7 +56,7 @@ class Job:
         complete: the directory holds the finished run of this very experiment; entering changed nothing.
 
     Raises:
-        JobError: (on entering) held by another process, or made with another config: one line a difference.
+        JobError: (on entering) held by another process, damaged, or made with another config: one line a difference.
         DiskError: (here and later) a file could not be written.
     """
 
@@ -63,7 +66,7 @@ class Job:
         config: Mapping[str, Any],
         fingerprint: str,
         *,
-        diff: Callable[[dict[str, Any]], list[str]],
+        diff: Callable[[dict[str, Any], str | None], list[str]],
         overrides: Sequence[str] = (),
         checkpoint_dir: Path | None = None,
     ) -> None:
@@ -96,6 +99,7 @@ class Job:
                 with suppress(DiskError):
                     if isinstance(error, Exception):
                         self._write_status(state="FAILED", error=_one_line(error))
+                        self._log(error)
                     else:
                         self._write_status(state="INTERRUPTED", error=None)
         finally:
@@ -113,15 +117,16 @@ class Job:
         self._write_status(state="COMPLETED")
 
     def _open(self) -> None:
-        before = self._read("status.json")
-        if before and before.get("fingerprint") == self._fingerprint and before.get("state") == "COMPLETED":
+        before = self.read("status.json")
+        done = before.get("state") == "COMPLETED" and (self.job_dir / "result.json").is_file()
+        if done and before.get("fingerprint") == self._fingerprint:
             self._status, self.complete = before, True
             return
-        config = self._read("spec.json")
+        config = self.read("spec.json")
         # A job that failed before its first checkpoint (a mistake found late) holds nothing: it may start over.
         empty = before.get("state") == "FAILED" and not before.get("step")
         other = config and before.get("fingerprint") != self._fingerprint and not empty
-        if other and (lines := self._diff(config)):
+        if other and (lines := self._differences(config, before)):
             head = f"{self.job_dir}: made with another config; name what may differ in resume_allow"
             raise JobError("\n".join([head, *lines]))
         self._write("spec.json", self._config)
@@ -138,6 +143,12 @@ class Job:
             started=now,
             error=None,
         )
+
+    def _differences(self, config: dict[str, Any], before: dict[str, Any]) -> list[str]:
+        try:
+            return self._diff(config, before.get("fingerprint"))
+        except ConfigError as error:
+            raise self._damaged("spec.json", error) from None
 
     def _write_run_info(self) -> None:
         sha, changes = _git("rev-parse", "HEAD"), _git("diff", "HEAD")
@@ -156,17 +167,31 @@ class Job:
         text = json.dumps(state.plain(content), indent=1, allow_nan=False)
         durable.replace_file(self.job_dir / name, f"{text}\n".encode())
 
-    def _read(self, name: str) -> dict[str, Any]:
-        path = self.job_dir / name
+    def _log(self, error: BaseException | None) -> None:
+        text = str(error) if isinstance(error, AgilerlError) else "".join(traceback.format_exception(error))
+        path = self.job_dir / "job.log"
+        with durable.disk_errors(path, len(text)), path.open("a") as stream:
+            stream.write(f"{_now()} {text.rstrip()}\n")
+
+    def read(self, name: str) -> dict[str, Any]:
+        """The content of a JSON file of the directory; {} where there is none.
+
+        Raises:
+            JobError: it is damaged.
+        """
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads((self.job_dir / name).read_bytes())
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise JobError(f"{path}: unreadable ({error}); {_CURE}") from None
+            raise self._damaged(name, error) from None
         if not isinstance(content, dict):
-            raise JobError(f"{path}: unreadable (not an object); {_CURE}")
+            raise self._damaged(name, "not an object")
         return content
+
+    def _damaged(self, name: str, why: object) -> JobError:
+        text = str(why).partition("\n")[0]
+        return JobError(f"{self.job_dir / name}: damaged, or of another version ({text}); {_CURE}")
 
 
 def _one_line(error: Exception) -> str:

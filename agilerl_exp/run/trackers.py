@@ -24,7 +24,12 @@ Row = Mapping[str, Any]
 
 
 class Tracker:
-    """What the loops know of a tracker; this one writes nothing."""
+    """What the loops know of a tracker; this one writes nothing.
+
+    It passes on where the rows of an earlier tracker stood: one after it may go on there.
+    """
+
+    _position: Mapping[str, Any] = {}
 
     def log(self, row: Row) -> None:
         """Write one row of plain JSON values: functions of (config, seed) only."""
@@ -34,10 +39,11 @@ class Tracker:
 
     def position(self) -> dict[str, Any]:
         """Where the tracker stands, on the disk by now: what the manifest stores."""
-        return {}
+        return dict(self._position)
 
     def truncate(self, position: Mapping[str, Any]) -> None:
         """Go back to a stored position ({}: to the start)."""
+        self._position = position
 
     def close(self) -> None:
         """Release everything."""

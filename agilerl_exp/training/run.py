@@ -5,7 +5,6 @@ Must not know: Hydra. The same call starts, resumes, or finds that nothing is le
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from agilerl_exp.buffers import join
 from agilerl_exp.envs import MemberEnvs, make_member_envs
 from agilerl_exp.envs.blocks import Blocks
+from agilerl_exp.envs.make import refuse_endless
 from agilerl_exp.errors import ConfigError
 from agilerl_exp.models.experiment import ExperimentSpec
 from agilerl_exp.models.training import ReplayBufferSpec
@@ -48,6 +48,14 @@ def run(spec: ExperimentSpec, job_dir: Path, overrides: Sequence[str] = ()) -> f
         AgilerlError: see `errors.py`.
         SystemExit: a signal asked the run to leave; it has been saved.
     """
+
+    def diff(old: dict[str, Any], fingerprint: str | None) -> list[str]:
+        before = ExperimentSpec.from_config(old)
+        lines = before.diff(spec, spec.resume_allow)
+        if lines and fingerprint not in (None, before.fingerprint()):
+            raise ConfigError(f"{lines[0]}: not what was run by the fingerprint in status.json")
+        return lines
+
     root = job_dir / (spec.training.checkpoint_path or "checkpoints")
     if spec.training.checkpoint_path is not None and Path(spec.training.checkpoint_path).is_absolute():
         root = root / job_dir.parent.name / job_dir.name
@@ -55,16 +63,15 @@ def run(spec: ExperimentSpec, job_dir: Path, overrides: Sequence[str] = ()) -> f
         job_dir,
         spec.to_config(),
         spec.fingerprint(),
-        diff=lambda old: ExperimentSpec.from_config(old).diff(spec, spec.resume_allow),
+        diff=diff,
         overrides=overrides,
         checkpoint_dir=None if root.is_relative_to(job_dir) else root,
     )
     with job:
         if job.complete:
-            result = json.loads((job_dir / "result.json").read_text())
             display = make_display(spec.training.max_steps)
             display.message(f"{job_dir}: already complete, nothing to do")
-            return float(result["score"])
+            return float(job.read("result.json")["score"])
         return _run_job(spec, job, root)
 
 
@@ -80,7 +87,8 @@ def _run_job(spec: ExperimentSpec, job: Job, root: Path) -> float:
                 display.message("members train side by side; nothing evolves (no evolution group is chosen)")
             session = JobSession(spec, job, root, tracker, signals, display)
             loop = build_loop(spec, session)
-            session.restore(loop)
+            if not session.restore(loop) and training.eval_steps is None:
+                refuse_endless(spec.env)
             display.update({"env_step": int(loop.env_step.min())})
             loop.run()
             result = _result(spec, loop, session)

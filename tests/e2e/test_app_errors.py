@@ -45,9 +45,29 @@ MISTAKES = [
     (["plugins=[no_such_module]"], ["plugins=no_such_module: ModuleNotFoundError"]),
     (
         ["training.replay_buffer.memory_size=0"],
-        ["training.replay_buffer.max_size=0: input should be greater"],
+        ["training.replay_buffer.memory_size=0: input should be greater"],
+    ),
+    (
+        ["training.replay_buffer.memory_size=5"],
+        ["training.replay_buffer.memory_size=5: must be >= algo.batch_size=64"],
+    ),
+    (
+        ["training.memory_size=5"],
+        ["training.memory_size: no such setting; did you mean training.replay_buffer.max_size?"],
     ),
     (["--experimental-rerun=x.pickle"], ["--experimental-rerun: refused"]),
+    (["--hlep"], ["--hlep: no such flag; did you mean --help?"]),
+    (["-x", "seed=1"], ["-x: no such flag; see --help"]),
+    (["--cfgg=job"], ["--cfgg: no such flag; did you mean --cfg?"]),
+    (["--cfg", "jobs"], ["--cfg/-c: invalid choice: 'jobs' (choose from"]),
+    (["seed=1", "--cfg", "job", "algo.lr=1"], ["algo.lr=1: settings stand side by side"]),
+    (
+        ["algo.name=Mine"],
+        ["algo.name=Mine: no such algorithm (have: DQN); is the file that defines it missing"],
+    ),
+    (["env.config.mode=nan"], ["env.config.mode=NaN: input should be a finite number"]),
+    (["env.config={a: {b: [1, nan]}}"], ["env.config.a.b.1=NaN: input should be a finite number"]),
+    (["env.config=3"], ["env.config=3: input should be a valid dictionary"]),
 ]
 
 
@@ -60,6 +80,15 @@ def test_a_mistake_is_one_line_and_exit_2(tmp_path, arguments, lines):
     for line, expected in zip(said, lines, strict=True):
         assert line.startswith(f"agilerl-exp: {expected}"), line
     assert not result.stdout
+
+
+def test_an_environment_without_an_end_is_refused_before_training(tmp_path):
+    result = command(tmp_path, "env=gym", "env.id=CliffWalking-v1", "hydra.run.dir=job")
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith(
+        "agilerl-exp: training.eval_steps=null: an episode of CliffWalking-v1 passed 100,000 steps"
+    )
+    assert not (tmp_path / "job/metrics.jsonl").read_text()
 
 
 def test_full_error_shows_the_traceback(tmp_path):
@@ -100,3 +129,11 @@ def test_a_directory_that_cannot_be_made_is_one_line_and_exit_74(tmp_path):
     result = command(tmp_path, "experiment=smoke", "hydra.run.dir=taken/job")
     assert result.returncode == 74
     assert "taken" in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_a_place_that_cannot_be_written_has_another_cure_than_a_full_disk(tmp_path):
+    result = command(tmp_path, "experiment=smoke", "training.checkpoint_path=/proc/x")
+    assert result.returncode == 74
+    assert result.stderr.startswith("agilerl-exp: cannot write /proc/x")
+    assert "make it writable, or choose another place" in result.stderr
+    assert "bytes" not in result.stderr and len(result.stderr.splitlines()) == 1

@@ -155,6 +155,22 @@ def test_an_interrupt_saves_and_leaves_quietly(tmp_path):
     assert list(tmp_path.glob("job/checkpoints/step-*/manifest.json"))
 
 
+def test_a_refused_start_leaves_the_job_that_runs_alone(tmp_path):
+    job = tmp_path / "job"
+    long = [*SMOKE, "training.max_steps=2000000", "hydra.run.dir=job"]
+    process = start(tmp_path, *long)
+    deadline = time.monotonic() + 120
+    while not (job / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for more, said in ((long, f"in use by process {process.pid}"), ([*long, "algo.gamma=2"], "algo.gamma=2")):
+        second = command(tmp_path, *more)
+        assert second.returncode == 2 and said in second.stderr
+        assert len(second.stderr.splitlines()) == 1
+    process.kill()
+    process.communicate()
+    assert not (job / "job.log").exists() and status(job)["pid"] == process.pid
+
+
 @pytest.fixture
 def own(tmp_path):
     (tmp_path / "mine.py").write_text(OWN_ALGORITHM)
@@ -178,6 +194,12 @@ def test_options_of_the_user_add_and_never_shadow(own):
     assert re.search(r"^lr: 0.001$", ours.stdout, re.M)
     other = command(own, "--config-dir", "other", "plugins=[mine.py]", "algo=other", "--cfg", "job")
     assert "power: 4" in other.stdout, other.stderr
+    alone = command(own, "algo=mine")
+    assert alone.returncode == 2
+    assert alone.stderr == (
+        "agilerl-exp: In 'algo/mine': Could not load 'spec/algo/mine' (have: spec/algo/dqn); "
+        "is the file that defines it missing from plugins=[FILE]?\n"
+    )
     missing = command(own, "plugins=[mine.py]", "algo=minee")
     assert "did you mean algo=mine? (have: dqn, mine)" in missing.stderr
     helped = command(own, "plugins=[mine.py]", "algo=mine", "--help")

@@ -44,6 +44,31 @@ def test_an_extended_run_trains_to_its_new_length(first, evo, then, tmp_path):
     assert json.loads((tmp_path / "result.json").read_text())["env_steps"] == [steps[-1]]
 
 
+@pytest.mark.parametrize(("old", "new"), [('"algo"', '"alfo"'), ('"gamma": 0.99', '"gamma": 0.95')])
+def test_a_damaged_spec_file_is_no_mistake_of_the_user(old, new, tmp_path):
+    run(spec_of(100, None), tmp_path)
+    file = tmp_path / "spec.json"
+    file.write_text(file.read_text().replace(old, new))
+    longer = spec_of(200, None, resume_allow=["training.max_steps"])
+    with pytest.raises(JobError) as caught:
+        run(longer, tmp_path)
+    assert caught.value.exit_code == 2 and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"{file}: damaged, or of another version (")
+    file.unlink()  # the cure that the line names
+    run(longer, tmp_path)
+
+
+def test_rows_outlive_a_part_of_the_run_without_a_tracker(tmp_path):
+    more = {"resume_allow": ["training.max_steps"]}
+    run(spec_of(200, 100), tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_text()
+    run(spec_of(300, 100, tracker={"name": "none"}, **more), tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+    run(spec_of(400, 100, **more), tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_text().startswith(before)
+    assert [row["env_step"] // 100 for row in rows(tmp_path, "eval")] == [1, 2, 4]
+
+
 def test_a_finished_run_does_nothing_more(tmp_path, capsys):
     score = run(spec_of(100, None), tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != ".lock"}

@@ -21,7 +21,7 @@ from agilerl_exp.errors import ConfigError, JobError
         ("env.id=memory_size=3", "env.id=memory_size=3"),
         ("env.config.size=5", "++env.config.size=5"),
         ("+env.config.a.b=5", "++env.config.a.b=5"),
-        ("env.config={a: 1}", "env.config={a: 1}"),
+        ("env.config={a: 1}", "++env.config={a: 1}"),
         ("env.configs.a=1", "env.configs.a=1"),
         ("-m", "-m"),
     ],

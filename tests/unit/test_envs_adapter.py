@@ -1,5 +1,8 @@
 """The adapter's contract against environments whose every number is known."""
 
+import re
+
+import gymnasium as gym
 import numpy as np
 import probe_envs
 import pytest
@@ -227,3 +230,75 @@ def test_spaces_are_those_of_one_copy() -> None:
         and envs.action_space == spaces.Discrete(2)
         and envs.observation_space.shape == (2,)
     )
+
+
+class Wrong(gym.Env):
+    """After one good step: an observation or a reward of the wrong kind, at the end of the episode if `last`."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, obs: str | None = None, reward: str | None = None, last: bool = False) -> None:
+        parts = {"a": spaces.Box(-1, 1, (2,), np.float32), "b": spaces.Discrete(3)}
+        self.observation_space = spaces.Dict(parts) if obs == "key" else parts["b" if obs == "dtype" else "a"]
+        self.obs, self.bad_reward, self.last = obs, reward, last
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.t += 1
+        bad = {
+            "shape": np.zeros(3, np.float32),
+            "dtype": 1.5,
+            "none": None,
+            "key": {"a": np.zeros(2, np.float32)},
+        }
+        obs = bad[self.obs] if self.obs and self.t > 1 else self.observation_space.sample()
+        reward = {"none": None, "text": "x"}[self.bad_reward] if self.bad_reward and self.t > 1 else 1.0
+        return obs, reward, self.last and self.t > 1, False, {}
+
+
+def wrong(vectorization: str, **config) -> str:
+    spec = EnvSpec(entrypoint="test_envs_adapter:Wrong", config=config, vectorization=vectorization)
+    envs = make_member_envs(spec, [1, 2], member=3)
+    with pytest.raises(EnvError) as caught:
+        run(envs, 2)
+    envs.close()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("vectorization", MODES)
+@pytest.mark.parametrize(("kind", "shown"), [("none", "None"), ("text", "'x'")])
+def test_a_reward_that_is_no_number_is_one_line(vectorization: str, kind: str, shown: str) -> None:
+    said = wrong(vectorization, reward=kind)
+    assert said == f"member 3, env 0: step() gave the reward {shown}; it must be a number"
+
+
+BOX = "Box(-1.0, 1.0, (2,), float32)"
+UNFIT = {
+    "shape": f"the observation array([0., 0., 0.], dtype=float32) does not fit {BOX}",
+    "none": f"the observation None does not fit {BOX}",
+    "dtype": "the observation 1.5 does not fit Discrete(3)",
+    "key": f"the observation {{'a': array([0., 0.], dtype=float32)}} does not fit Dict('a': {BOX}, 'b': Discrete(3))",
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_an_observation_outside_its_space_is_one_line(kind: str) -> None:
+    assert wrong("sync", obs=kind) == f"member 3, env 0: {UNFIT[kind]}"
+
+
+@pytest.mark.parametrize("vectorization", MODES)
+def test_a_last_observation_outside_its_space_is_one_line(vectorization: str) -> None:
+    assert wrong(vectorization, obs="shape", last=True) == f"member 3, env 0: {UNFIT['shape']}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [("shape", r"shape \(3,\) into shape \(2,\)"), ("key", "KeyError: 'b'")]
+)
+def test_a_worker_tells_what_does_not_fit(kind: str, why: str) -> None:
+    said = wrong("async", obs=kind)
+    assert said.startswith("member 3, env 0: an observation does not fit ")
+    assert re.search(why, said)

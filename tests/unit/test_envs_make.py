@@ -12,8 +12,9 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from agilerl_exp.envs import make_member_envs
+from agilerl_exp.envs.make import refuse_endless
 from agilerl_exp.envs.source import build, builder
-from agilerl_exp.errors import ConfigError, SpaceError
+from agilerl_exp.errors import ConfigError, EnvError, SpaceError
 from agilerl_exp.models.env import EnvSpec
 
 FILE = '''
@@ -236,3 +237,15 @@ def test_entry_point_and_copies_play_the_same_game() -> None:
 def test_sync_copies_are_gymnasiums_own() -> None:
     envs = make_member_envs(EnvSpec(id="Acrobot-v1"), [1])
     assert isinstance(envs._env, SyncVectorEnv)
+
+
+def test_an_episode_has_to_end_where_nothing_cuts_it(monkeypatch) -> None:
+    monkeypatch.setattr("agilerl_exp.envs.make.ENDLESS", 50)
+    limit = {"path": "gymnasium.wrappers.TimeLimit", "kwargs": {"max_episode_steps": 1000}}
+    for good in (EnvSpec(id="probe/Steps-v0", config={"cuts": [50]}), EnvSpec(id="probe/Legal-v0"),
+                 EnvSpec(id="probe/Steps-v0", wrappers=[limit])):  # fmt: skip
+        refuse_endless(good)
+    with pytest.raises(ConfigError, match=r"training\.eval_steps=null: .* probe/Steps-v0 passed 50 steps"):
+        refuse_endless(EnvSpec(id="probe/Steps-v0"))
+    with pytest.raises(EnvError, match="boom"):
+        refuse_endless(EnvSpec(id="probe/Breaks-v0", config={"n": 2}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 import faults
 import pytest
 
-from agilerl_exp.errors import DiskError, JobError
+from agilerl_exp.errors import ConfigError, DiskError, JobError
 from agilerl_exp.run import lock as lock_module
 from agilerl_exp.run.job import Job
 from agilerl_exp.run.lock import Lock
@@ -64,7 +65,9 @@ def hold():
 def make(folder: Path, config: dict | None = None, **kwargs) -> Job:
     config = {"algo": {"lr": 0.1}} if config is None else config
 
-    def diff(old: dict) -> list[str]:
+    def diff(old: dict, fingerprint: str) -> list[str]:
+        if fingerprint not in (None, json.dumps(old)):
+            raise ConfigError("not what was run")
         return [
             f"{k}: {old.get(k)} -> {config[k]}"
             for k in sorted(config)
@@ -247,11 +250,52 @@ def test_two_jobs_never_share_a_directory(tmp_path, hold):
     assert [p.name for p in tmp_path.iterdir()] == [".lock"]
 
 
-def test_a_damaged_status_is_one_line(tmp_path):
-    for text in ("{", "[1]"):
-        (tmp_path / "status.json").write_text(text)
-        with pytest.raises(JobError, match=r"status\.json: unreadable"), make(tmp_path):
-            pass
+@pytest.mark.parametrize("name", ["status.json", "spec.json"])
+@pytest.mark.parametrize("text", ["{", "[1]", "\xff"])
+def test_a_damaged_file_is_one_line_with_the_cure(tmp_path, name, text):
+    with make(tmp_path) as job:
+        job.update(step=3)
+    (tmp_path / name).write_text(text, encoding="latin-1")
+    for config in ({"lr": 0.1}, None):
+        with pytest.raises(JobError) as caught:
+            make(tmp_path, config).__enter__()
+        assert re.fullmatch(
+            rf"{tmp_path / name}: damaged, or of another version \(.*\); delete it and .*", str(caught.value)
+        )
+    (tmp_path / name).unlink()
+    make(tmp_path).__enter__().__exit__(None, None, None)
+
+
+def test_a_damaged_setting_is_no_other_config(tmp_path):
+    with make(tmp_path, {"lr": 0.1, "seed": 1}) as job:
+        job.update(step=3)
+    (tmp_path / "spec.json").write_text('{"lr": 0.1, "sefd": 1}')
+    with pytest.raises(
+        JobError, match=r"spec\.json: damaged, or of another version \(not what was run\); delete"
+    ):
+        make(tmp_path, {"lr": 0.2, "seed": 1}).__enter__()
+
+
+def test_a_finished_job_without_its_result_goes_on(tmp_path):
+    with make(tmp_path) as job:
+        job.finish({"score": 1})
+    (tmp_path / "result.json").unlink()
+    with make(tmp_path) as job:
+        assert not job.complete
+
+
+def test_only_a_run_that_holds_the_directory_writes_its_log(tmp_path, hold):
+    with pytest.raises(ValueError), make(tmp_path):
+        raise ValueError("mine")
+    with pytest.raises(DiskError), make(tmp_path):
+        raise DiskError("disk full")
+    log = (tmp_path / "job.log").read_text()
+    assert "ValueError: mine" in log and "Traceback" in log
+    assert re.search(r"^\S+ disk full$", log, re.M)
+    hold(tmp_path)
+    with pytest.raises(JobError, match="in use"):
+        make(tmp_path).__enter__()
+    assert (tmp_path / "job.log").read_text() == log
 
 
 def test_a_full_disk_at_the_end_does_not_hide_the_first_error(tmp_path):

@@ -49,6 +49,21 @@ def test_a_resumed_file_has_the_bytes_of_an_uninterrupted_one(tmp_path):
     assert (tmp_path / "b" / "metrics.jsonl").read_bytes() == b""
 
 
+def test_rows_outlive_a_run_without_a_tracker(tmp_path):
+    first = JsonlTracker(tmp_path)
+    first.log({"i": 0})
+    position = first.position()
+    first.log({"i": 1})  # after the checkpoint, lost
+    first.close()
+    between = Tracker()
+    between.truncate(position)
+    between.log({"i": 2})
+    last = JsonlTracker(tmp_path)
+    last.truncate(json.loads(json.dumps(between.position())))
+    last.log({"i": 3})
+    assert rows(tmp_path / "metrics.jsonl") == [{"i": 0}, {"i": 3}]
+
+
 @pytest.mark.parametrize("tail", [b"", b"x", b"x" * 200_000, b'{"b":2}'])
 @pytest.mark.parametrize("head", [b"", b'{"a":1}\n'])
 def test_a_torn_last_line_goes(tmp_path, head, tail):
@@ -105,7 +120,7 @@ def test_the_spec_names_the_tracker(tmp_path):
     none = make_tracker(TrackerSpec(name="none"), tmp_path)
     assert type(none) is Tracker
     none.log({"a": 1})
-    none.truncate(none.position())
+    assert none.position() == {}
     none.close()
     assert not list(tmp_path.iterdir())
     assert isinstance(make_tracker(TrackerSpec(), tmp_path), JsonlTracker)
