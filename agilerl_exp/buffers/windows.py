@@ -78,24 +78,12 @@ class Windows:
             end: bool (K,), the episode ended, so that all windows of the lane are complete.
             valid: bool (K,), False where there was no step; None: all stepped.
         """
-        at: Any
-        slot: Any
-        where: Where
-        # when all lanes are at one slot, what those without a step write is not read: they have no windows
-        aligned = self._aligned and lanes is None
-        if aligned and valid is not None:
-            aligned = not np.count_nonzero(self.open[~valid])
-        keep = None
-        if aligned:
-            at, slot = slice(None), int(self.head[0])
-            where = slice(slot * self.lanes, (slot + 1) * self.lanes)
-        else:
-            at = np.arange(self.lanes) if lanes is None else lanes
-            if valid is not None:
-                keep, valid = np.flatnonzero(valid), None
-                at, reward, end = at[keep], reward[keep], end[keep]
-            slot = self.head[at]
-            where = slot * self.lanes + at
+        aligned, at, keep = self._lanes_of(lanes, valid)
+        slot: Any = int(self.head[0]) if aligned else self.head[at]
+        first = slot * self.lanes
+        where = slice(first, first + self.lanes) if aligned else first + at
+        if keep is not None:
+            reward, end, valid = reward[keep], end[keep], None
         head = (slot + 1) % self.n_step
         self._keep(where, at, fields, keep)
         self.rewards[slot, at] = reward
@@ -117,6 +105,17 @@ class Windows:
         if not aligned:
             self.align()
         return self._rows(lane, heads, count, complete, source if keep is None else keep[source])
+
+    def _lanes_of(self, lanes: np.ndarray | None, valid: np.ndarray | None) -> tuple[bool, Any, Any]:
+        """Whether all lanes are written at one slot, which lanes are, and which of the given steps.
+
+        At one slot, what lanes without a step write is not read, as they have no windows.
+        """
+        if self._aligned and lanes is None and (valid is None or not np.count_nonzero(self.open[~valid])):
+            return True, slice(None), None
+        lanes = np.arange(self.lanes) if lanes is None else lanes
+        keep = None if valid is None else np.flatnonzero(valid)
+        return False, lanes if keep is None else lanes[keep], keep
 
     def flush(self, lanes: np.ndarray) -> Rows:
         """Close and return all open windows of `lanes`, as if their episodes had been cut here."""
