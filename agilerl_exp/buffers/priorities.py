@@ -43,21 +43,15 @@ class Priorities:
         Args:
             members: (R,).
             uniform: (R, B) in [0, 1).
-            counts: (R,) rows a member; what follows them is padding, drawn from no part.
+            counts: (R,) rows a member, the B of its parts; what follows them is padding, to be left out.
 
         Returns:
-            position (R, B) int64 and priority (R, B) float64; both are 0 on padding.
+            position (R, B) int64 and priority (R, B) float64.
         """
         part = np.arange(uniform.shape[1])
-        padding = None if counts.min() == uniform.shape[1] else part >= counts[:, None]
         target = uniform + part
         target *= (self.trees.totals[members] / counts)[:, None]
-        if padding is not None:
-            target[padding] = 0.0
-        position, priority = self.trees.find(np.repeat(members, len(part)).reshape(uniform.shape), target)
-        if padding is not None:
-            position[padding], priority[padding] = 0, 0.0
-        return position, priority
+        return self.trees.find(np.repeat(members, len(part)).reshape(uniform.shape), target)
 
     def update(self, members: np.ndarray, position: np.ndarray, td_error: np.ndarray) -> None:
         """Set the priorities of drawn rows; a negative position is padding and is left out.

@@ -14,7 +14,7 @@ from agilerl_exp.buffers.priorities import Priorities
 from agilerl_exp.buffers.store import Store
 from agilerl_exp.buffers.table import Blocks, Where
 from agilerl_exp.buffers.transition import Batch, Transition
-from agilerl_exp.errors import CheckpointError, ConfigError
+from agilerl_exp.errors import ConfigError
 
 
 class Uniform(Protocol):
@@ -61,7 +61,7 @@ class ReplayBuffer:
             raise ConfigError(
                 f"epsilon={epsilon}: must be above 0, else rows without error are never drawn again"
             )
-        self._store = Store(max_size, n_step, keep_one_step, shared)
+        self._store = Store(max_size, n_step, keep_one_step, shared, alpha is not None)
         self._priorities: Priorities | None = None
         self._lead: ReplayBuffer | None = None
 
@@ -83,7 +83,7 @@ class ReplayBuffer:
     @property
     def allocated(self) -> bool:
         """Whether a transition was ever added (or a state with rows loaded)."""
-        return self._store.layout is not None
+        return len(self._store.members) > 0
 
     @property
     def sizes(self) -> np.ndarray:
@@ -98,7 +98,7 @@ class ReplayBuffer:
 
     def __len__(self) -> int:
         """Filled rows of all rings."""
-        return int(self._store.rings.sizes.sum()) if self.allocated else 0
+        return int(self._store.rings.sizes.sum())
 
     def add(self, transition: Transition, members: np.ndarray | None = None) -> None:
         """Store one vector step; slots that are not valid are left out.
@@ -116,34 +116,33 @@ class ReplayBuffer:
                 "this n-step buffer was joined to a memory: add to the buffer that join returned"
             )
         store = self._store
-        if store.layout is None:
+        if not self.allocated:
             if members is not None:
                 raise ValueError("the first add must bring transitions of all members (members=None)")
-            store.prepare(transition, self.alpha is not None)
+            store.prepare(transition)
             self._plant()
         elif members is None and len(transition.reward) != len(store.members):
             raise ValueError(f"{len(transition.reward)} members given, the buffer holds {len(store.members)}")
-        where = store.add(transition, members)
-        if self._priorities is not None:
-            self._enter(self._priorities, where)
+        self._enter(store.add(transition, members))
 
     def flush(self, members: np.ndarray | None = None) -> None:
         """Store the open n-step windows of members (None: all) as if they had been truncated here."""
-        where = self._store.flush(members)
-        if self._priorities is not None:
-            self._enter(self._priorities, where)
+        self._enter(self._store.flush(members))
 
     def _plant(self) -> None:
-        if self.alpha is not None:
+        self._priorities = None
+        if self.alpha is not None and self.allocated:
             self._priorities = Priorities(len(self._store.members), self.max_size, self.alpha, self.epsilon)
 
-    def _enter(self, priorities: Priorities, where: Where) -> None:
+    def _enter(self, where: Where) -> None:
+        if self._priorities is None:
+            return
         rows = np.arange(where.start, where.stop) if isinstance(where, slice) else where
         if self.shared:
             members = self._store.members
-            priorities.enter(np.repeat(members, len(rows)), np.tile(rows, len(members)))
+            self._priorities.enter(np.repeat(members, len(rows)), np.tile(rows, len(members)))
         else:
-            priorities.enter(*np.divmod(rows, self.max_size))
+            self._priorities.enter(*np.divmod(rows, self.max_size))
 
     def sample(
         self,
@@ -176,7 +175,9 @@ class ReplayBuffer:
                 f"cannot draw batches of {counts.tolist()} from rings that hold {sizes.tolist()} rows"
             )
         uniform = rng.random((len(members), int(counts.max())))
-        padding = None if counts.min() == uniform.shape[1] else np.arange(uniform.shape[1]) >= counts[:, None]
+        padding = None
+        if counts.min() < uniform.shape[1]:
+            padding = np.arange(uniform.shape[1]) >= counts[:, None]
         if self._priorities is None:
             position = (uniform * sizes[:, None]).astype(np.int64)
             weight = np.ones(position.shape, np.float32)
@@ -194,14 +195,12 @@ class ReplayBuffer:
     def _batch(self, taken: Blocks, gamma: np.ndarray, index: np.ndarray, weight: np.ndarray) -> Batch:
         table = self._store.rings.table
         fields = {name: table.view(name, taken) for name in table.fields}
-        action, rewards, next_mask = fields["action"], fields["reward"], fields.get("next_mask")
+        action, rewards = fields["action"], fields["reward"]
         if action.dtype != np.float32:
             action = action.astype(np.int64)
-        single = np.empty(index.shape, np.float32)
-        single[:] = gamma
-        if self.n_step == 1:
-            reward, discount = rewards, single
-        else:
+        reward = rewards
+        discount = single = np.full(index.shape, gamma, np.float32)
+        if self.n_step > 1:
             reward, discount = _return(rewards, single), _powers(gamma, self.n_step, fields["length"])
         batch = Batch(
             fields["obs"],
@@ -210,23 +209,15 @@ class ReplayBuffer:
             fields["terminated"],
             fields["next_obs"],
             discount,
-            next_mask,
+            fields.get("next_mask"),
             index,
             weight,
         )
-        if not self._store.keep_one_step:
-            return batch
-        if self.n_step == 1:
-            batch.one_step = replace(batch)
-            return batch
-        batch.one_step = replace(
-            batch,
-            reward=rewards[..., 0],
-            terminated=fields["one_terminated"],
-            next_obs=fields["one_next_obs"],
-            discount=single,
-            next_mask=fields.get("one_next_mask"),
-        )
+        if self._store.keep_one_step:
+            first = {name[4:]: value for name, value in fields.items() if name.startswith("one_")}
+            if self.n_step > 1:
+                first |= {"reward": rewards[..., 0], "discount": single}
+            batch.one_step = replace(batch, **first)
         return batch
 
     def update_priorities(
@@ -251,7 +242,6 @@ class ReplayBuffer:
         Arrays are views of the live storage: write or copy them before the next `add` or `update_priorities`.
         """
         state = self._store.state_dict()
-        state["prioritized"] = self.alpha is not None
         if self._priorities is not None:
             state["highest_priority"] = self._priorities.highest
             for member, size in enumerate(self.sizes):
@@ -264,15 +254,8 @@ class ReplayBuffer:
         Raises:
             CheckpointError: the state is of a buffer with other settings.
         """
-        if state["prioritized"] != (self.alpha is not None):
-            raise CheckpointError(
-                f"replay buffer: the checkpoint has prioritized={state['prioritized']}, "
-                f"this run {self.alpha is not None}"
-            )
-        self._store.load_state_dict(state, self.alpha is not None)
-        self._priorities = None
-        if self.allocated:
-            self._plant()
+        self._store.load_state_dict(state)
+        self._plant()
         if self._priorities is not None:
             self._priorities.highest[:] = state["highest_priority"]
             for member in range(len(self._store.members)):
@@ -299,6 +282,7 @@ def join(memory: ReplayBuffer, n_step_memory: ReplayBuffer | None) -> ReplayBuff
     if memory.allocated or n_step_memory.allocated:
         raise ConfigError("memory and n_step_memory must be empty when they are joined")
     memory._store, n_step_memory._lead = n_step_memory._store, memory
+    memory._store.prioritized = memory.alpha is not None
     return memory
 
 

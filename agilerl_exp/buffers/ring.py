@@ -31,12 +31,21 @@ class Rings:
             the records (the newest) those rows are for, otherwise None.
         """
         if len(rings) == 1:
-            count = counts if isinstance(counts, int) else int(counts[0])
-            return self.claim_one(int(rings[0]), count)
-        where, keep = self._claim_many(rings, counts)
-        self.cursors[rings] = (self.cursors[rings] + counts) % self.capacity
+            return self.claim_one(int(rings[0]), counts if isinstance(counts, int) else int(counts[0]))
+        cursors = self.cursors[rings]
+        self.cursors[rings] = (cursors + counts) % self.capacity
         self.sizes[rings] = np.minimum(self.sizes[rings] + counts, self.capacity)
-        return where, keep
+        if isinstance(counts, int) and counts <= self.capacity:
+            rows = (cursors[:, None] + np.arange(counts)) % self.capacity
+            rows += (rings * self.capacity)[:, None]
+            return rows.reshape(-1), None
+        counts = np.full(len(rings), counts)
+        rank = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        where = (np.repeat(cursors, counts) + rank) % self.capacity + np.repeat(rings * self.capacity, counts)
+        if counts.max() <= self.capacity:
+            return where, None
+        keep = np.flatnonzero(rank >= np.repeat(counts, counts) - self.capacity)
+        return where[keep], keep
 
     def claim_one(self, ring: int, count: int) -> tuple[Where, np.ndarray | None]:
         """`claim` for one ring, in plain integers: the fast path of a lone member."""
@@ -50,17 +59,3 @@ class Rings:
             return slice(base + start, base + start + count), None
         rank = np.arange(max(0, count - capacity), count)
         return base + (start + rank) % capacity, rank if count > capacity else None
-
-    def _claim_many(self, rings: np.ndarray, counts: int | np.ndarray) -> tuple[Where, np.ndarray | None]:
-        if isinstance(counts, int) and counts <= self.capacity:
-            rows = (self.cursors[rings][:, None] + np.arange(counts)) % self.capacity
-            rows += (rings * self.capacity)[:, None]
-            return rows.reshape(-1), None
-        counts = np.full(len(rings), counts)
-        ring = np.repeat(rings, counts)
-        rank = np.arange(len(ring)) - np.repeat(np.cumsum(counts) - counts, counts)
-        where = (self.cursors[ring] + rank) % self.capacity + ring * self.capacity
-        if counts.max() <= self.capacity:
-            return where, None
-        keep = np.flatnonzero(rank >= np.repeat(counts, counts) - self.capacity)
-        return where[keep], keep

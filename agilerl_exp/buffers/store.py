@@ -5,76 +5,52 @@ Must not know: how rows are drawn or weighted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from agilerl_exp.buffers.memory import free_bytes
 from agilerl_exp.buffers.ring import Rings
-from agilerl_exp.buffers.table import Node, Table, Where, from_json, plan, row_bytes, to_json
+from agilerl_exp.buffers.table import Node, Where, from_json, plan, row_bytes, to_json
 from agilerl_exp.buffers.transition import Transition, Tree
 from agilerl_exp.buffers.windows import Rows, Windows
 from agilerl_exp.errors import CheckpointError, ConfigError
 
 _SHARE_OF_FREE_MEMORY = 0.7
 _TREE_BYTES = 32  # two float64 nodes a leaf, and at most twice the leaves for a power of two
-_FLAG = np.zeros((1, 1), np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """What rows hold and for whom; fixed at the first add."""
-
-    members: int
-    copies: int
-    """Environment copies a member (N)."""
-    start: dict[str, Node]
-    """Fields known at the first step of a window."""
-    end: dict[str, Node]
-    """Fields known at its end."""
-    last: dict[str, Node]
-    """What windows keep of the newest step."""
+_SETTINGS = ("max_size", "n_step", "shared", "keep_one_step", "prioritized")
 
 
 class Store:
-    """Rings and open windows of all members.
+    """Rings and open windows of all members; of no member until `prepare`.
 
     Args:
         max_size: rows a ring.
         n_step: longest window.
         keep_one_step: rows also keep next_obs, terminated and next_mask of their first step.
         shared: one ring for all members instead of one a member.
+        prioritized: whether each row needs a leaf in a tree of each member.
     """
 
-    def __init__(self, max_size: int, n_step: int, keep_one_step: bool, shared: bool) -> None:
+    def __init__(
+        self, max_size: int, n_step: int, keep_one_step: bool, shared: bool, prioritized: bool
+    ) -> None:
         for name, value in (("max_size", max_size), ("n_step", n_step)):
             if value < 1:
                 raise ConfigError(f"{name}={value}: must be at least 1")
         self.max_size, self.n_step, self.shared = max_size, n_step, shared
-        self.keep_one_step = keep_one_step
-        self.layout: Layout | None = None
-        self.rings: Rings
-        self.windows: Windows | None = None
-        self.members = np.zeros(0, np.int64)
-        self._masked = False
-
-    @property
-    def _has_first_ends(self) -> bool:
-        return self.keep_one_step and self.n_step > 1  # with n_step=1 both ends are the same
+        self.keep_one_step, self.prioritized = keep_one_step, prioritized
+        self._allocate(0, 0, {"start": {}, "end": {}, "last": {}})
 
     @property
     def sizes(self) -> np.ndarray:
         """Rows that each member can draw from (P,)."""
-        if self.layout is None:
-            return np.zeros(0, np.int64)
-        return np.repeat(self.rings.sizes, len(self.members)) if self.shared else self.rings.sizes.copy()
+        return self.rings.sizes[self.rings_of(self.members)]
 
     @property
     def nbytes(self) -> int:
         """Bytes of rings and windows."""
-        if self.layout is None:
-            return 0
         windows = 0 if self.windows is None else self.windows.starts.nbytes + self.windows.last.nbytes
         return self.rings.table.nbytes + windows
 
@@ -82,32 +58,38 @@ class Store:
         """Ring that each member draws from."""
         return np.zeros_like(members) if self.shared else members
 
-    def prepare(self, t: Transition, prioritized: bool) -> None:
+    def prepare(self, t: Transition) -> None:
         """Allocate for transitions like `t`, whose leading axis must stand for all members.
 
         Raises:
             ConfigError: the rings would take more than 70 % of the free memory.
         """
+        mask = None if t.next_mask is None else t.next_mask.astype(np.uint8)  # whatever dtype masks come in
+        start, end = self._fields(replace(t, terminated=t.terminated.astype(np.float32), next_mask=mask))
+        rewards = {"reward": np.zeros((1, 1), np.float32)}
+        if self.n_step > 1:
+            rewards = {"reward": np.zeros((1, 1, self.n_step), np.float32), "length": np.zeros((1, 1), int)}
         widths: dict[str, int] = {}
-        ends = _ends(t)
-        if t.next_mask is not None:
-            ends["next_mask"] = np.zeros(t.next_mask.shape, np.uint8)  # whatever dtype masks come in
-        start: dict[str, Tree] = {"obs": t.obs, "action": t.action}
-        if self._has_first_ends:
-            start |= {f"one_{name}": value for name, value in ends.items()} | {"one_terminated": _FLAG}
-        reward = np.zeros((1, 1, self.n_step), np.float32) if self.n_step > 1 else _FLAG
-        length = {"length": np.zeros((1, 1), np.int32)} if self.n_step > 1 else {}
-        end: dict[str, Tree] = {"reward": reward, **length, "terminated": _FLAG, **ends}
-        members, copies = t.reward.shape
         # `start` is planned first: its columns are a prefix, so that rows of windows move in one copy a block
-        layout = Layout(members, copies, plan(start, widths), plan(end, widths), plan(ends, {}))
-        self._allocate(layout, prioritized)
+        parts = {"start": plan(start, widths), "end": plan(rewards | end, widths), "last": plan(end, {})}
+        members, copies = t.reward.shape
+        self._allocate(members, copies, parts)
 
-    def _allocate(self, layout: Layout, prioritized: bool) -> None:
-        rings = 1 if self.shared else layout.members
-        fields = layout.start | layout.end
-        per_row = rings * row_bytes(fields) + (layout.members * _TREE_BYTES if prioritized else 0)
-        free = free_bytes()
+    def _fields(self, t: Transition) -> tuple[dict[str, Tree], dict[str, Tree]]:
+        """What a row holds of the first step of its window, and of the last one."""
+        start = {"obs": t.obs, "action": t.action}
+        end = {"next_obs": t.next_obs, "terminated": t.terminated}
+        if t.next_mask is not None:
+            end["next_mask"] = t.next_mask
+        if self.keep_one_step and self.n_step > 1:  # with n_step=1 both ends are the same
+            start |= {f"one_{name}": value for name, value in end.items()}
+        return start, end
+
+    def _allocate(self, members: int, copies: int, parts: dict[str, dict[str, Node]]) -> None:
+        rings = min(1, members) if self.shared else members
+        fields = parts["start"] | parts["end"]
+        per_row = rings * row_bytes(fields) + (members * _TREE_BYTES if self.prioritized else 0)
+        free = free_bytes() if members else None
         if free is not None and per_row * self.max_size > _SHARE_OF_FREE_MEMORY * free:
             fits = int(_SHARE_OF_FREE_MEMORY * free // per_row)
             raise ConfigError(
@@ -115,56 +97,42 @@ class Store:
                 f"more than 70 % of the {free / 1e9:.1f} GB free; the largest max_size that fits is {fits}"
             )
         self.rings = Rings(fields, rings, self.max_size)
-        self.members = np.arange(layout.members)
-        self._masked = "next_mask" in fields
+        self.windows: Windows | None = None
         if self.n_step > 1:
-            self.windows = Windows(layout.start, layout.last, layout.members * layout.copies, self.n_step)
-        self.layout = layout
+            self.windows = Windows(parts["start"], parts["last"], members * copies, self.n_step)
+        self.members, self._copies, self._parts = np.arange(members), copies, parts
 
     def add(self, t: Transition, members: np.ndarray | None) -> Where:
         """Store a vector step and return the table rows it filled."""
-        if (t.next_mask is None) is self._masked:
+        if (t.next_mask is not None) is not ("next_mask" in self._parts["end"]):
             raise ValueError("next_mask: must come with every transition or with none")
         valid = t.valid
         if valid is not None and 0 not in valid.tobytes():  # a tenth of the time of `valid.all()`
             valid = None
-        return (
-            self._add_steps(t, members, valid)
-            if self.windows is None
-            else self._add_windows(t, members, valid)
-        )
+        add = self._add_steps if self.windows is None else self._add_windows
+        return add(t, members, valid)
 
     def _add_steps(self, t: Transition, members: np.ndarray | None, valid: np.ndarray | None) -> Where:
         keep = None if valid is None else np.flatnonzero(valid)
-        counts = t.reward.shape[1] if valid is None else valid.sum(1)
-        where, newest = self._claim(members, counts)
+        where, newest = self._claim(members, t.reward.shape[1] if valid is None else valid.sum(1))
         if newest is not None:
             keep = newest if keep is None else keep[newest]
-        put = self.rings.table.put
-        put("obs", where, t.obs, keep)
-        put("action", where, t.action, keep)
-        put("reward", where, t.reward, keep)
-        put("terminated", where, t.terminated, keep)
-        put("next_obs", where, t.next_obs, keep)
-        if t.next_mask is not None:
-            put("next_mask", where, t.next_mask, keep)
+        fields, end = self._fields(t)
+        fields.update(end, reward=t.reward)
+        for name, value in fields.items():
+            self.rings.table.put(name, where, value, keep)
         return where
 
     def _add_windows(self, t: Transition, members: np.ndarray | None, valid: np.ndarray | None) -> Where:
-        assert self.layout is not None and self.windows is not None
-        if t.reward.shape[1] != self.layout.copies:
-            raise ValueError(f"num_envs={t.reward.shape[1]}: windows were opened for {self.layout.copies}")
-        ends = _ends(t)
-        fields = {"obs": t.obs, "action": t.action, **ends}
-        if self._has_first_ends:
-            fields |= {f"one_{name}": value for name, value in ends.items()} | {
-                "one_terminated": t.terminated
-            }
-        end = (t.terminated | t.truncated).reshape(-1)
+        assert self.windows is not None
+        if t.reward.shape[1] != self._copies:
+            raise ValueError(f"num_envs={t.reward.shape[1]}: windows were opened for {self._copies}")
+        start, end = self._fields(t)
+        ended = (t.terminated | t.truncated).reshape(-1)
         lanes = None if members is None else self._lanes(members)
         flat = None if valid is None else valid.reshape(-1)
-        rows = self.windows.push(lanes, fields, t.reward.reshape(-1), end, flat)
-        return self._add_rows(rows, members, ends, t.terminated)
+        rows = self.windows.push(lanes, start | end, t.reward.reshape(-1), ended, flat)
+        return self._add_rows(rows, members, end)
 
     def flush(self, members: np.ndarray | None) -> Where:
         """Store the open windows of members as if they had been cut here; return the table rows filled."""
@@ -174,23 +142,17 @@ class Store:
         last = self.windows.last
         assert rows.lane is not None
         blocks = last.take(rows.lane)
-        ends = {name: last.view(name, blocks) for name in last.fields}
-        return self._add_rows(rows, members, ends, np.zeros(len(rows.lane), np.float32))
+        return self._add_rows(rows, members, {name: last.view(name, blocks) for name in last.fields})
 
     def _lanes(self, members: np.ndarray) -> np.ndarray:
-        assert self.layout is not None
-        copies = self.layout.copies
-        return (members[:, None] * copies + np.arange(copies)).reshape(-1)
+        return (members[:, None] * self._copies + np.arange(self._copies)).reshape(-1)
 
-    def _add_rows(
-        self, rows: Rows, members: np.ndarray | None, ends: dict[str, Tree], terminated: np.ndarray
-    ) -> Where:
-        assert self.layout is not None
+    def _add_rows(self, rows: Rows, members: np.ndarray | None, end: dict[str, Tree]) -> Where:
         if not len(rows.rewards):
             return np.zeros(0, np.int64)
-        counts: int | np.ndarray = self.layout.copies
+        counts: int | np.ndarray = self._copies
         if rows.lane is not None:
-            counts = np.bincount(rows.lane // self.layout.copies, minlength=len(self.members))
+            counts = np.bincount(rows.lane // self._copies, minlength=len(self.members))
             counts = counts if members is None else counts[members]
         where, newest = self._claim(members, counts)
         if newest is not None:
@@ -199,8 +161,7 @@ class Store:
         table.put_blocks(where, rows.start)
         table.put("reward", where, rows.rewards)
         table.put("length", where, np.asarray(rows.length))
-        table.put("terminated", where, terminated, rows.source)
-        for name, value in ends.items():
+        for name, value in end.items():
             table.put(name, where, value, rows.source)
         return where
 
@@ -213,60 +174,41 @@ class Store:
 
     def state_dict(self) -> dict[str, Any]:
         """Filled rows, cursors and open windows; arrays are views of the live storage."""
-        state: dict[str, Any] = {"max_size": self.max_size, "n_step": self.n_step, "shared": self.shared}
-        state["keep_one_step"] = self.keep_one_step
-        if self.layout is None:
-            return state
-        layout, rings = self.layout, self.rings
-        state |= {"members": layout.members, "copies": layout.copies}
-        for part in ("start", "end", "last"):
-            fields = getattr(layout, part)
+        rings = self.rings
+        state: dict[str, Any] = {name: getattr(self, name) for name in _SETTINGS}
+        state |= {"members": len(self.members), "copies": self._copies}
+        for part, fields in self._parts.items():
             state[part] = [[name, to_json(node)] for name, node in fields.items()]
-        state |= {"cursors": rings.cursors, "sizes": rings.sizes}
-        for kind, block in rings.table.blocks.items():
-            for ring, size in enumerate(rings.sizes):
-                state[f"rows.{kind}.{ring}"] = block[ring * self.max_size :][:size]
-        if self.windows is not None:
-            state |= {f"windows.{name}": array for name, array in _arrays(self.windows).items()}
-        return state
+        return state | {"cursors": rings.cursors, "sizes": rings.sizes} | self._arrays()
 
-    def load_state_dict(self, state: dict[str, Any], prioritized: bool) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned; arrays are copied.
 
         Raises:
             CheckpointError: the state is of a buffer with other settings.
         """
-        for name in ("max_size", "n_step", "shared", "keep_one_step"):
+        for name in _SETTINGS:
             if state[name] != getattr(self, name):
                 raise CheckpointError(
                     f"replay buffer: the checkpoint has {name}={state[name]}, this run {getattr(self, name)}"
                 )
-        if "members" not in state:
-            self.layout = self.windows = None
-            return
-        parts = [{name: from_json(node) for name, node in state[part]} for part in ("start", "end", "last")]
-        self._allocate(Layout(state["members"], state["copies"], *parts), prioritized)
+        parts = {
+            part: {name: from_json(node) for name, node in state[part]} for part in ("start", "end", "last")
+        }
+        self._allocate(state["members"], state["copies"], parts)
         self.rings.cursors[:], self.rings.sizes[:] = state["cursors"], state["sizes"]
-        for kind, block in self.rings.table.blocks.items():
-            for ring, size in enumerate(self.rings.sizes):
-                block[ring * self.max_size :][:size] = state[f"rows.{kind}.{ring}"]
+        for name, array in self._arrays().items():
+            array[...] = state[name]
         if self.windows is not None:
-            for name, array in _arrays(self.windows).items():
-                array[...] = state[f"windows.{name}"]
             self.windows.align()
 
-
-def _ends(t: Transition) -> dict[str, Tree]:
-    return (
-        {"next_obs": t.next_obs}
-        if t.next_mask is None
-        else {"next_obs": t.next_obs, "next_mask": t.next_mask}
-    )
-
-
-def _arrays(windows: Windows) -> dict[str, np.ndarray]:
-    tables: dict[str, Table] = {"starts": windows.starts, "last": windows.last}
-    blocks = {
-        f"{name}.{kind}": block for name, table in tables.items() for kind, block in table.blocks.items()
-    }
-    return {"head": windows.head, "open": windows.open, "rewards": windows.rewards, **blocks}
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Views of the filled rows and of the windows, by their names in the state."""
+        arrays = {
+            f"rows.{kind}.{ring}": block[ring * self.max_size :][:size]
+            for kind, block in self.rings.table.blocks.items()
+            for ring, size in enumerate(self.rings.sizes)
+        }
+        if self.windows is not None:
+            arrays |= {f"windows.{name}": array for name, array in self.windows.arrays().items()}
+        return arrays

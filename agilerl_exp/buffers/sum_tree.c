@@ -12,10 +12,9 @@ enum { CHUNK = 16 };
 
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* For each k: the leaf of tree row[k] whose interval of the running sum holds target[k], and its value. A subtree
- * whose sum is 0 is never entered, whatever the rounding. */
-void tree_find(const double *nodes, int64_t leaves, const int64_t *row, const double *target, int64_t n, int64_t *leaf,
-               double *value)
+/* For each k: leaf[k] of tree row[k], whose interval of the running sum holds value[k], which becomes that leaf's value.
+ * A subtree whose sum is 0 is never entered, whatever the rounding. */
+void tree_find(const double *nodes, int64_t leaves, const int64_t *row, int64_t *leaf, double *value, int64_t n)
 {
     for (int64_t first = 0; first < n; first += CHUNK) {
         int64_t size = min(CHUNK, n - first), node[CHUNK];
@@ -23,7 +22,7 @@ void tree_find(const double *nodes, int64_t leaves, const int64_t *row, const do
         double rest[CHUNK];
         for (int64_t k = 0; k < size; k++) {
             tree[k] = nodes + row[first + k] * 2 * leaves;
-            rest[k] = target[first + k];
+            rest[k] = value[first + k];
             node[k] = 1;
         }
         for (int64_t level = 1; level < leaves; level *= 2)

@@ -7,7 +7,7 @@ Must not know: priorities, exponents, rings.
 from __future__ import annotations
 
 import ctypes
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +17,6 @@ from agilerl_exp.functional.compiled import load_library
 def compiled_loops() -> ctypes.CDLL | None:
     """The library of sum_tree.c; the same sums whatever the compiler, so that the fallback draws the same rows."""
     return load_library("agilerl_exp.buffers", "sum_tree", ("-O2", "-ffp-contract=off"))
-
-
-class _Engine(Protocol):
-    def find(self, row: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def set(self, row: np.ndarray, leaf: np.ndarray, value: np.ndarray) -> None: ...
 
 
 class SumTrees:
@@ -40,11 +34,8 @@ class SumTrees:
         self.nodes = np.zeros((count, 2 * self.leaves), np.float64)
         library = None if compiled is False else compiled_loops()
         self.compiled = library is not None
-        self._engine: _Engine = (
-            _NumpyEngine(self.nodes, self.leaves)
-            if library is None
-            else _CEngine(self.nodes, self.leaves, library)
-        )
+        self._library: Any = library
+        self._row = np.empty(0, np.int64)
 
     @property
     def totals(self) -> np.ndarray:
@@ -67,11 +58,31 @@ class SumTrees:
             leaf (int64) and value (float64) of that shape; a leaf of value 0 is never returned while
             the total is above 0.
         """
-        return self._engine.find(row, target)
+        if self.compiled:
+            self._run(self._library.tree_find, row, 0, target)
+            leaf, value = self._leaf[: row.size], self._value[: row.size]
+            return leaf.reshape(row.shape).copy(), value.reshape(row.shape).copy()
+        flat = self.nodes.reshape(-1)  # one level at a time, for all targets together
+        base, rest = row * (2 * self.leaves), target.copy()
+        node = np.ones_like(row)
+        for _ in range(self.leaves.bit_length() - 1):
+            node *= 2
+            left = flat[base + node]
+            right = (rest >= left) & (flat[base + node + 1] > 0.0)
+            rest -= np.where(right, left, 0.0)
+            node += right
+        return node - self.leaves, flat[base + node]
 
     def set(self, row: np.ndarray, leaf: np.ndarray, value: np.ndarray) -> None:
         """Set leaves of trees, in order (the last of equal ones stays); three arrays of one shape."""
-        self._engine.set(row, leaf, value)
+        if self.compiled:
+            return self._run(self._library.tree_set, row, leaf.reshape(-1), value)
+        flat = self.nodes.reshape(-1)
+        base, node = row * (2 * self.leaves), leaf + self.leaves
+        flat[base + node] = value
+        for _ in range(self.leaves.bit_length() - 1):
+            node //= 2
+            flat[base + node] = flat[base + 2 * node] + flat[base + 2 * node + 1]
 
     def load(self, tree: int, values: np.ndarray) -> None:
         """Replace all leaves of one tree: `values` first, zeros after."""
@@ -83,62 +94,18 @@ class SumTrees:
             nodes[level : 2 * level] = nodes[2 * level : 4 * level : 2] + nodes[2 * level + 1 : 4 * level : 2]
             level //= 2
 
-
-class _NumpyEngine:
-    """One tree level at a time, for all targets together."""
-
-    def __init__(self, nodes: np.ndarray, leaves: int) -> None:
-        self._flat, self._leaves = nodes.reshape(-1), leaves
-
-    def find(self, row: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        base, rest = row * (2 * self._leaves), target.copy()
-        node = np.ones_like(row)
-        for _ in range(self._leaves.bit_length() - 1):
-            node *= 2
-            left = self._flat[base + node]
-            right = (rest >= left) & (self._flat[base + node + 1] > 0.0)
-            rest -= np.where(right, left, 0.0)
-            node += right
-        return node - self._leaves, self._flat[base + node]
-
-    def set(self, row: np.ndarray, leaf: np.ndarray, value: np.ndarray) -> None:
-        base, node = row * (2 * self._leaves), leaf + self._leaves
-        self._flat[base + node] = value
-        for _ in range(self._leaves.bit_length() - 1):
-            node //= 2
-            self._flat[base + node] = self._flat[base + 2 * node] + self._flat[base + 2 * node + 1]
-
-
-class _CEngine:
-    """The loops of sum_tree.c, fed from arrays that stay: an address costs as much as dozens of finds."""
-
-    def __init__(self, nodes: np.ndarray, leaves: int, library: ctypes.CDLL) -> None:
-        self._nodes, self._address, self._leaves = nodes, nodes.ctypes.data, leaves
-        self._find, self._set = library.tree_find, library.tree_set
-        for function, arguments in ((self._find, "pippipp"), (self._set, "pipppi")):
-            function.argtypes = [ctypes.c_void_p if kind == "p" else ctypes.c_int64 for kind in arguments]
-            function.restype = None
-        self._reserve(1024)
-
-    def _reserve(self, n: int) -> None:
-        self._row, self._leaf = np.empty(n, np.int64), np.empty(n, np.int64)
-        self._target, self._value = np.empty(n), np.empty(n)
-        arrays = (self._row, self._leaf, self._target, self._value)
-        self._pointers = tuple(array.ctypes.data for array in arrays)
-
-    def find(self, row: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _run(self, loop: Any, row: np.ndarray, leaf: np.ndarray | int, value: np.ndarray) -> None:
+        """Call a compiled loop on arrays that stay: an address costs as much as dozens of finds."""
         n = row.size
-        if n > len(self._row):
-            self._reserve(n)
-        self._row[:n], self._target[:n] = row.reshape(-1), target.reshape(-1)
-        rows, leaves, targets, values = self._pointers
-        self._find(self._address, self._leaves, rows, targets, n, leaves, values)
-        return self._leaf[:n].reshape(row.shape).copy(), self._value[:n].reshape(row.shape).copy()
-
-    def set(self, row: np.ndarray, leaf: np.ndarray, value: np.ndarray) -> None:
-        n = row.size
-        if n > len(self._row):
-            self._reserve(n)
-        self._row[:n], self._leaf[:n], self._value[:n] = row.reshape(-1), leaf.reshape(-1), value.reshape(-1)
-        rows, leaves, _, values = self._pointers
-        self._set(self._address, self._leaves, rows, leaves, values, n)
+        if n >= len(self._row):
+            room = 2 * n + 1
+            self._row, self._leaf, self._value = (
+                np.empty(room, np.int64),
+                np.empty(room, np.int64),
+                np.empty(room),
+            )
+            addresses = [array.ctypes.data for array in (self.nodes, self._row, self._leaf, self._value)]
+            self._addresses = [ctypes.c_void_p(address) for address in addresses]
+        self._row[:n], self._leaf[:n], self._value[:n] = row.reshape(-1), leaf, value.reshape(-1)
+        nodes, *arrays = self._addresses
+        loop(nodes, ctypes.c_int64(self.leaves), *arrays, ctypes.c_int64(n))

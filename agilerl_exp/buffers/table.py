@@ -5,7 +5,7 @@ Must not know: which rows are filled, or what the fields mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
@@ -31,37 +31,36 @@ class Leaf(NamedTuple):
 
 Node = Any
 """A `Leaf`, or a dict or tuple of nodes: the shape of one field."""
+_KINDS = {"b": "uint8", "f": "float32", "i": "int32", "u": "int32"}
 
 
 def plan(example: dict[str, Tree], widths: dict[str, int]) -> dict[str, Node]:
-    """Lay the fields of `example` (leading axes (R, N)) out in columns, counting on from `widths`."""
-    return {name: _plan(value, widths) for name, value in example.items()}
-
-
-def _plan(value: Tree, widths: dict[str, int]) -> Node:
-    if isinstance(value, dict):
-        return {key: _plan(child, widths) for key, child in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_plan(child, widths) for child in value)
-    kind, shape = _kind(value.dtype), value.shape[2:]
-    start = widths.get(kind, 0)
-    widths[kind] = start + prod(shape)
-    return Leaf(kind, start, widths[kind], shape)
-
-
-def _kind(dtype: np.dtype) -> str:
-    """Storage kind of a dtype.
+    """Lay the fields of `example` (leading axes (R, N)) out in columns, counting on from `widths`.
 
     Raises:
-        SpaceError: the dtype is none of bool, integer, float.
+        SpaceError: a dtype is none of bool, integer, float.
     """
-    if dtype == np.uint8 or dtype == np.bool_:
-        return "uint8"
-    if np.issubdtype(dtype, np.floating):
-        return "float32"
-    if np.issubdtype(dtype, np.integer):
-        return "int32"
-    raise SpaceError(f"a replay buffer cannot store dtype {dtype}: allowed are bool, integers and floats")
+
+    def place(value: np.ndarray) -> Leaf:
+        kind, shape = "uint8" if value.dtype == np.uint8 else _KINDS.get(value.dtype.kind), value.shape[2:]
+        if kind is None:
+            raise SpaceError(
+                f"a replay buffer cannot store dtype {value.dtype}: allowed are bool, integers and floats"
+            )
+        start = widths.get(kind, 0)
+        widths[kind] = start + prod(shape)
+        return Leaf(kind, start, widths[kind], shape)
+
+    return _walk(place, example)
+
+
+def _walk(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with what `function` makes of each leaf."""
+    if isinstance(tree, dict):
+        return {key: _walk(function, child) for key, child in tree.items()}
+    if type(tree) is tuple:  # a `Leaf` is none
+        return tuple(_walk(function, child) for child in tree)
+    return function(tree)
 
 
 def to_json(node: Node) -> Any:
@@ -83,57 +82,26 @@ def from_json(data: Any) -> Node:
     return tuple(from_json(child) for child in data["tuple"])
 
 
-def _leaves(node: Node) -> Iterator[Leaf]:
+def _leaves(node: Node, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Leaf]]:
+    """Each leaf of a node, after the keys that lead to it."""
     if isinstance(node, Leaf):
-        yield node
+        yield path, node
     else:
-        for child in node.values() if isinstance(node, dict) else node:
-            yield from _leaves(child)
+        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _leaves(child, (*path, key))
 
 
-def _unpack(node: Node, blocks: Blocks) -> Tree:
-    if isinstance(node, Leaf):
-        part = blocks[node.kind][..., node.start : node.stop]
-        return part if len(node.shape) == 1 else part.reshape(part.shape[:-1] + node.shape)
-    if isinstance(node, dict):
-        return {key: _unpack(child, blocks) for key, child in node.items()}
-    return tuple(_unpack(child, blocks) for child in node)
+def _widths(fields: dict[str, Node]) -> dict[str, int]:
+    """Columns of each kind."""
+    widths: dict[str, int] = {}
+    for _, leaf in _leaves(fields):
+        widths[leaf.kind] = max(widths.get(leaf.kind, 0), leaf.stop)
+    return widths
 
 
 def row_bytes(fields: dict[str, Node]) -> int:
     """Bytes of one row."""
-    leaves = (leaf for node in fields.values() for leaf in _leaves(node))
-    return sum((leaf.stop - leaf.start) * np.dtype(leaf.kind).itemsize for leaf in leaves)
-
-
-class _Column(NamedTuple):
-    rows: np.ndarray
-    """View (rows, *shape) of a block."""
-    shape: tuple[int, ...]
-    """(-1, *shape)."""
-
-
-def _columns(node: Node, blocks: Blocks) -> Any:
-    """The node with each leaf replaced by its column."""
-    if isinstance(node, Leaf):
-        block = blocks[node.kind][:, node.start : node.stop]
-        return _Column(block.reshape(len(block), *node.shape), (-1, *node.shape))
-    if isinstance(node, dict):
-        return {key: _columns(child, blocks) for key, child in node.items()}
-    return tuple(_columns(child, blocks) for child in node)
-
-
-def _put(column: Any, where: Where, value: Tree, keep: np.ndarray | None) -> None:
-    if type(column) is _Column:
-        rows, shape = column
-        flat = value.reshape(shape)
-        rows[where] = flat if keep is None else flat[keep]
-    elif isinstance(column, dict):
-        for key, child in column.items():
-            _put(child, where, value[key], keep)
-    else:
-        for child, part in zip(column, value, strict=True):
-            _put(child, where, part, keep)
+    return sum(width * np.dtype(kind).itemsize for kind, width in _widths(fields).items())
 
 
 class Table:
@@ -141,12 +109,14 @@ class Table:
 
     def __init__(self, fields: dict[str, Node], rows: int) -> None:
         self.fields = fields
-        widths: dict[str, int] = {}
-        for node in fields.values():
-            for leaf in _leaves(node):
-                widths[leaf.kind] = max(widths.get(leaf.kind, 0), leaf.stop)
-        self.blocks: Blocks = {kind: np.zeros((rows, width), kind) for kind, width in widths.items()}
-        self._columns = {name: _columns(node, self.blocks) for name, node in fields.items()}
+        self.blocks: Blocks = {kind: np.zeros((rows, width), kind) for kind, width in _widths(fields).items()}
+        self._columns = {name: [*self._columns_of(node)] for name, node in fields.items()}
+
+    def _columns_of(self, node: Node) -> Iterator[tuple[tuple[Any, ...], np.ndarray, tuple[int, ...]]]:
+        """Of each leaf: the keys that lead to it, a view (rows, *shape) of its block, and (-1, *shape)."""
+        for path, leaf in _leaves(node):
+            block = self.blocks[leaf.kind][:, leaf.start : leaf.stop]
+            yield path, block.reshape(len(block), *leaf.shape), (-1, *leaf.shape)
 
     @property
     def nbytes(self) -> int:
@@ -155,12 +125,12 @@ class Table:
 
     def put(self, name: str, where: Where, value: Tree, keep: np.ndarray | None = None) -> None:
         """Copy a field into the rows `where`; `keep` picks rows of `value`, its leading axes flattened."""
-        column = self._columns[name]
-        if keep is None and type(column) is _Column:  # the common case, without a further call
-            rows, shape = column
-            rows[where] = value.reshape(shape)
-        else:
-            _put(column, where, value, keep)
+        for path, rows, shape in self._columns[name]:
+            part = value
+            for key in path:
+                part = part[key]
+            flat = part.reshape(shape)
+            rows[where] = flat if keep is None else flat[keep]
 
     def put_blocks(self, where: Where, blocks: Blocks) -> None:
         """Copy records of a table whose fields are the first ones of this table."""
@@ -175,4 +145,9 @@ class Table:
 
     def view(self, name: str, blocks: Blocks) -> Tree:
         """One field of what `take` returned, without a copy."""
-        return _unpack(self.fields[name], blocks)
+
+        def part(leaf: Leaf) -> np.ndarray:
+            columns = blocks[leaf.kind][..., leaf.start : leaf.stop]
+            return columns if len(leaf.shape) == 1 else columns.reshape(columns.shape[:-1] + leaf.shape)
+
+        return _walk(part, self.fields[name])

@@ -7,6 +7,7 @@ Must not know: rings, priorities, gamma (returns are formed when a row is drawn)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -77,59 +78,44 @@ class Windows:
             end: bool (K,), the episode ended, so that all windows of the lane are complete.
             valid: bool (K,), False where there was no step; None: all stepped.
         """
-        if lanes is None and self._aligned and (valid is None or not np.count_nonzero(self.open[~valid])):
-            return self._push_all(fields, reward, end, valid)
-        lanes = np.arange(self.lanes) if lanes is None else lanes
-        return self._push_some(lanes, fields, reward, end, valid)
-
-    def _push_all(
-        self, fields: dict[str, Tree], reward: np.ndarray, end: np.ndarray, valid: np.ndarray | None
-    ) -> Rows:
-        """All lanes are at one slot; what those without a step write is not read, as they have no windows."""
-        slot = int(self.head[0])
+        aligned, at, keep = self._lanes_of(lanes, valid)
+        slot: Any = int(self.head[0]) if aligned else self.head[at]
+        first = slot * self.lanes
+        where = slice(first, first + self.lanes) if aligned else first + at
+        if keep is not None:
+            reward, end, valid = reward[keep], end[keep], None
         head = (slot + 1) % self.n_step
-        self._keep(slice(slot * self.lanes, (slot + 1) * self.lanes), slice(None), fields, None)
-        self.rewards[slot] = reward
-        self.head[:] = head
-        full = self.open == self.n_step - 1
-        if valid is None and not np.count_nonzero(end) and np.count_nonzero(full) == self.lanes:
+        self._keep(where, at, fields, keep)
+        self.rewards[slot, at] = reward
+        self.head[at] = head
+        count = self.open[at] + 1
+        full = count == self.n_step
+        if aligned and valid is None and not np.count_nonzero(end) and np.count_nonzero(full) == self.lanes:
             start = self.starts.take(slice(head * self.lanes, (head + 1) * self.lanes))
-            return Rows(
-                start, self.rewards.take((head + self._ages) % self.n_step, 0).T, self.n_step, None, None
-            )
-        count = self.open + 1
+            rewards = self.rewards.take((head + self._ages) % self.n_step, 0).T
+            return Rows(start, rewards, self.n_step, None, None)
         complete = np.where(end, count, full)
         if valid is not None:
             count *= valid
             complete *= valid
-        self.open = count - complete
-        source = np.repeat(np.arange(self.lanes), complete)
-        return self._rows(source, np.full(len(source), head), count, complete, source)
+        self.open[at] = count - complete
+        source = np.repeat(np.arange(len(count)), complete)
+        lane = source if aligned else at[source]
+        heads = self.head[lane]
+        if not aligned:
+            self.align()
+        return self._rows(lane, heads, count, complete, source if keep is None else keep[source])
 
-    def _push_some(
-        self,
-        lanes: np.ndarray,
-        fields: dict[str, Tree],
-        reward: np.ndarray,
-        end: np.ndarray,
-        valid: np.ndarray | None,
-    ) -> Rows:
+    def _lanes_of(self, lanes: np.ndarray | None, valid: np.ndarray | None) -> tuple[bool, Any, Any]:
+        """Whether all lanes are written at one slot, which lanes are, and which of the given steps.
+
+        At one slot, what lanes without a step write is not read, as they have no windows.
+        """
+        if self._aligned and lanes is None and (valid is None or not np.count_nonzero(self.open[~valid])):
+            return True, slice(None), None
+        lanes = np.arange(self.lanes) if lanes is None else lanes
         keep = None if valid is None else np.flatnonzero(valid)
-        if keep is not None:
-            lanes, reward, end = lanes[keep], reward[keep], end[keep]
-        slot = self.head[lanes]
-        head = (slot + 1) % self.n_step
-        self._keep(slot * self.lanes + lanes, lanes, fields, keep)
-        self.rewards[slot, lanes] = reward
-        self.head[lanes] = head
-        count = self.open[lanes] + 1
-        complete = np.where(end, count, count == self.n_step)
-        self.open[lanes] = count - complete
-        self.align()
-        source = np.repeat(np.arange(len(lanes)), complete)
-        return self._rows(
-            lanes[source], head[source], count, complete, source if keep is None else keep[source]
-        )
+        return False, lanes if keep is None else lanes[keep], keep
 
     def flush(self, lanes: np.ndarray) -> Rows:
         """Close and return all open windows of `lanes`, as if their episodes had been cut here."""
@@ -151,7 +137,13 @@ class Windows:
         busy = self.head[self.open > 0]
         self._aligned = not len(busy) or bool((busy == busy[0]).all())
         if self._aligned:
-            self.head[:] = busy[0] if len(busy) else self.head[0]
+            self.head[:] = busy[:1] if len(busy) else self.head[:1]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that a state has to hold."""
+        starts = {f"starts.{kind}": block for kind, block in self.starts.blocks.items()}
+        last = {f"last.{kind}": block for kind, block in self.last.blocks.items()}
+        return {"head": self.head, "open": self.open, "rewards": self.rewards, **starts, **last}
 
     def _rows(
         self, lane: np.ndarray, head: np.ndarray, count: np.ndarray, complete: np.ndarray, source: np.ndarray

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -52,17 +52,20 @@ class Restored(NamedTuple):
     """bool (N,); True where a new episode had to begin: the one before it counts as truncated."""
 
 
-class Keeper(Protocol):
-    """How the state of a vector environment is saved and restored."""
+class Keeper:
+    """How the state of a vector environment is saved and restored; this one does not."""
 
-    kind: str
-    exact: bool
+    kind = "none"
+    exact = False
+    """Whether a restored run continues byte for byte, as far as is known: proved at the first save."""
 
-    def save(self, obs: Tree, mask: np.ndarray | None) -> list[str]:
+    def save(self, obs: Tree, mask: np.ndarray | None) -> list[str] | None:
         """The state as texts, given what was last handed to the loop."""
+        return None
 
     def load(self, texts: list[str]) -> tuple[Any, Sequence[np.ndarray | None], np.ndarray] | None:
         """Restore; returns (batched observations, a mask or None a copy, cut (N,)), None when it cannot."""
+        return None
 
 
 class MemberEnvs:
@@ -95,7 +98,7 @@ class MemberEnvs:
         self._copies = isinstance(vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self._seeds = None if seeds is None else [int(seed) for seed in seeds]
         self._member = member
-        self._keeper = keeper
+        self._keeper = keeper or Keeper()
         self.num_envs: int = vector_env.num_envs
         self.observation_space: spaces.Space = deepcopy(vector_env.single_observation_space)
         # copies: drawing from these must not move the generators of the environment
@@ -111,7 +114,7 @@ class MemberEnvs:
     @property
     def exact(self) -> bool:
         """Whether a restored run continues byte for byte, as far as is known: proved at the first save."""
-        return self._keeper is not None and self._keeper.exact
+        return self._keeper.exact
 
     def reset(self) -> tuple[Tree, np.ndarray | None]:
         """Start new episodes in all copies; returns (observations (N, ...), masks uint8 (N, A) or None).
@@ -171,14 +174,14 @@ class MemberEnvs:
             EnvError: the environment raised or died.
         """
         copies = None
-        if self._keeper is not None and self._obs is not None:
+        if self._obs is not None:
             copies = self._guard(self._keeper.save, self._obs, self._mask)
         return {
             "num_envs": self.num_envs,
             "steps": self._steps,
             "started": self._obs is not None,
             "ended": self._ended.tolist(),
-            "kind": self._keeper.kind if self._keeper is not None else "none",
+            "kind": self._keeper.kind,
             "copies": copies,
         }
 
@@ -197,7 +200,7 @@ class MemberEnvs:
             )
         self._steps = int(state["steps"])
         loaded = None
-        if self._keeper is not None and state["copies"] is not None and state["kind"] == self._keeper.kind:
+        if state["copies"] is not None and state["kind"] == self._keeper.kind:
             loaded = self._guard(self._keeper.load, list(state["copies"]))
         if loaded is None:
             if state["started"] and self._seeds is not None:  # not the first episodes of the run once more
@@ -270,7 +273,7 @@ class MemberEnvs:
         if not np.count_nonzero(ended):
             return obs, mask
         final = info.get("final_obs")
-        next_obs = observations.copy(obs)
+        next_obs = observations.walk(np.copy, obs)
         next_mask = None if mask is None else mask.copy()
         for row in np.flatnonzero(ended).tolist():
             if final is None or (isinstance(final, np.ndarray) and final[row] is None):
@@ -311,13 +314,10 @@ def _autoreset(vector_env: VectorEnv) -> AutoresetMode:
 
 def _action_writer(space: spaces.Space) -> Callable[[Any], Any]:
     """From actions that count from 0 to what the environment takes, in the dtype of its space, as a copy."""
-    dtype = space.dtype
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        if np.any(space.start):
-            return lambda action: np.add(action, space.start, dtype=dtype)
-        return lambda action: np.array(action, dtype)
+        return lambda action: np.add(action, space.start, dtype=space.dtype)
     if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return lambda action: np.array(action, dtype)
+        return lambda action: np.array(action, space.dtype)
     return lambda action: action
 
 

@@ -59,7 +59,7 @@ class Blocks:
             block.close()
 
 
-class Split:
+class Split(Blocks):
     """One vector environment of P * N copies, divided in blocks, which all step at once."""
 
     together = True
@@ -69,44 +69,31 @@ class Split:
             raise ConfigError(
                 f"env: {whole.num_envs} copies cannot be divided among {pop} members; give a multiple of {pop}"
             )
-        self._whole = whole
+        super().__init__([whole])
         self.num_envs = whole.num_envs // pop
-        self.observation_space, self.action_space = whole.observation_space, whole.action_space
         self._slices = [slice(i * self.num_envs, (i + 1) * self.num_envs) for i in range(pop)]
+
+    def _split(self, obs: Tree, mask: np.ndarray | None) -> list[Seen]:
+        return [(take_rows(obs, rows), take_rows(mask, rows)) for rows in self._slices]
 
     def reset(self) -> list[Seen]:
         """Start new episodes everywhere."""
-        obs, mask = self._whole.reset()
-        return [(take_rows(obs, s), None if mask is None else mask[s]) for s in self._slices]
+        return self._split(*self.blocks[0].reset())
 
     def step(self, members: np.ndarray, actions: np.ndarray) -> list[Step]:
         """Step all copies with actions (P, N, ...); members are all P."""
-        step = self._whole.step(actions.reshape(-1, *actions.shape[2:]))
+        step = self.blocks[0].step(actions.reshape(-1, *actions.shape[2:]))
         return [Step(*(take_rows(part, self._slices[i]) for part in step)) for i in members.tolist()]
-
-    @property
-    def exact(self) -> bool:
-        """Whether a restored run continues byte for byte."""
-        return self._whole.exact
-
-    def state_dict(self) -> dict[str, Any]:
-        """The running episodes of all copies."""
-        return self._whole.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> tuple[list[Seen], np.ndarray]:
         """Continue the saved episodes; returns what to act on and which were cut (P, N)."""
-        obs, mask, cut = self._whole.load_state_dict(state)
-        seen = [(take_rows(obs, s), None if mask is None else mask[s]) for s in self._slices]
-        return seen, cut.reshape(len(self._slices), self.num_envs)
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._whole.close()
+        (seen,), cut = super().load_state_dict(state)
+        return self._split(*seen), cut.reshape(len(self._slices), self.num_envs)
 
 
 def blocks_of(
     env: VectorEnv | Callable[[int], VectorEnv | MemberEnvs], pop: int, seeds: Callable[[int, int], list[int]]
-) -> Blocks | Split:
+) -> Blocks:
     """The blocks of what a library user gives: a callable member -> VectorEnv, or one VectorEnv.
 
     Args:

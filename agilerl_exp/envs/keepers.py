@@ -13,6 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from agilerl_exp.envs import plain
+from agilerl_exp.envs.adapter import Keeper
 from agilerl_exp.envs.observations import Tree
 
 Loaded = tuple[Any, list[np.ndarray | None], np.ndarray]
@@ -21,7 +22,7 @@ Loaded = tuple[Any, list[np.ndarray | None], np.ndarray]
 _PROOF_STEPS = 64
 
 
-class ReplayKeeper:
+class ReplayKeeper(Keeper):
     """For SyncVectorEnv and AsyncVectorEnv over `Replayable` copies (SAME_STEP: they have no other state).
 
     Attributes:
@@ -56,7 +57,7 @@ class ReplayKeeper:
         return batch, list(masks), cut
 
 
-class ArrayKeeper:
+class ArrayKeeper(Keeper):
     """For a vector environment whose whole state is plain attributes and numpy generators; `proves` tells.
 
     Attributes:

@@ -75,52 +75,38 @@ def finite(tree: Tree) -> bool:
 
 def first_bad_row(tree: Tree, num_rows: int) -> int | None:
     """The first row with a value that is not finite, or None."""
-    return next((row for row in range(num_rows) if not finite(take_row(tree, row))), None)
+    return next((row for row in range(num_rows) if not finite(take_rows(tree, slice(row, row + 1)))), None)
+
+
+def walk(function: Callable[..., Any], *trees: Tree) -> Tree:
+    """One tree of what `function` makes of the leaves at each place of trees of equal structure."""
+    first = trees[0]
+    if isinstance(first, dict):
+        return {key: walk(function, *(tree[key] for tree in trees)) for key in first}
+    if isinstance(first, tuple):
+        return tuple(walk(function, *parts) for parts in zip(*trees, strict=True))
+    return function(*trees)
 
 
 def take_row(tree: Tree, row: int) -> Tree:
     """Row `row` of each leaf; an object array of whole observations gives that observation."""
-    if isinstance(tree, dict):
-        return {key: take_row(leaf, row) for key, leaf in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(take_row(leaf, row) for leaf in tree)
-    value = tree[row]
-    return value if isinstance(value, dict | tuple) else np.asarray(value)
+    return walk(lambda leaf: leaf[row], tree)
 
 
 def put_row(tree: Tree, row: int, value: Tree) -> None:
     """Write one observation into row `row` of the batch."""
-    if isinstance(tree, dict):
-        for key, leaf in tree.items():
-            put_row(leaf, row, value[key])
-    elif isinstance(tree, tuple):
-        for leaf, part in zip(tree, value, strict=True):
-            put_row(leaf, row, part)
-    else:
-        tree[row] = value
 
+    def put(leaf: np.ndarray, part: Any) -> None:
+        leaf[row] = part
 
-def copy(tree: Tree) -> Tree:
-    """A deep copy."""
-    if isinstance(tree, dict):
-        return {key: copy(leaf) for key, leaf in tree.items()}
-    return tuple(copy(leaf) for leaf in tree) if isinstance(tree, tuple) else tree.copy()
+    walk(put, tree, value)
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
     """Trees of equal structure with leaves (N, ...) as one tree with leaves (P, N, ...)."""
-    first = trees[0]
-    if isinstance(first, dict):
-        return {key: stack([tree[key] for tree in trees]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(stack(parts) for parts in zip(*trees, strict=True))
-    return np.stack(trees)
+    return walk(lambda *leaves: np.stack(leaves), *trees)
 
 
 def take_rows(tree: Tree, rows: slice) -> Tree:
     """A slice of rows of each leaf; None stays None."""
-    if isinstance(tree, dict):
-        return {key: take_rows(leaf, rows) for key, leaf in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(take_rows(leaf, rows) for leaf in tree)
-    return None if tree is None else tree[rows]
+    return walk(lambda leaf: None if leaf is None else leaf[rows], tree)

@@ -118,14 +118,14 @@ class Replayable(gym.Wrapper):
             return ""
 
     def restore_episodes(self, texts: list[str]) -> tuple[bool, Any, np.ndarray | None]:
-        """Continue the episode that this copy saved, one of all copies'; see `restore_episode`."""
-        return self.restore_episode(texts[self._index])
-
-    def restore_episode(self, text: str) -> tuple[bool, Any, np.ndarray | None]:
-        """Continue the saved episode; returns (whether it could, observation, mask).
+        """Continue the episode that this copy saved, one of all copies'.
 
         Where replay does not lead to the saved observation, return and generators, a new episode begins.
+
+        Returns:
+            Whether it could, observation, mask.
         """
+        text = texts[self._index]
         state = plain.unpack(text) if text else None
         if state is not None:
             with contextlib.suppress(EnvError):
@@ -142,7 +142,7 @@ class Replayable(gym.Wrapper):
             twin = Replayable(self._make, self._member, self._index)
         except Exception:  # whatever a second one raises, e.g. a port that is taken
             return False
-        ok = twin.restore_episode(self.save_episode())[0]
+        ok = twin.restore_episodes([self.save_episode()])[0]
         twin.close()
         return ok
 
@@ -150,9 +150,8 @@ class Replayable(gym.Wrapper):
         self._rebuild()
         if not state["first"]:
             fresh = plain.memory(self.env)
-            self.reset(
-                seed=state["first_seed"]
-            )  # makes the generators that environments make in their first reset
+            # environments make their generators in their first reset
+            self.reset(seed=state["first_seed"])
             plain.recall(self.env, {**fresh, **state["memory"]})
             plain.wind(self.env, state["before"])
         obs, info = self.reset(**state["reset"])
@@ -163,9 +162,8 @@ class Replayable(gym.Wrapper):
     def _start_over(self, state: dict[str, Any] | None) -> tuple[Any, np.ndarray | None]:
         self._rebuild()
         obs, info = self.reset(seed=None if state is None else state["first_seed"])
-        if (
-            state is not None
-        ):  # go on drawing where the lost episode stood, not with the first episode once more
+        if state is not None:
+            # go on drawing where the lost episode stood, not with the first episode once more
             plain.wind(self.env, state["outcome"]["generators"])
             obs, info = self.reset()
         return obs, info.get("action_mask")
