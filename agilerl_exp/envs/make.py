@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import gymnasium as gym
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from agilerl_exp.envs import plain
@@ -22,7 +22,7 @@ from agilerl_exp.envs.episodes import ENDLESS
 from agilerl_exp.envs.keepers import ArrayKeeper, ReplayKeeper, proves
 from agilerl_exp.envs.observations import reader
 from agilerl_exp.envs.replay import Replayable
-from agilerl_exp.envs.source import build, builder, vector_builder
+from agilerl_exp.envs.source import build_vector, builder
 from agilerl_exp.envs.workers import Workers, settle, shut_down
 from agilerl_exp.errors import ConfigError, EnvError
 from agilerl_exp.models.env import EnvSpec
@@ -34,30 +34,30 @@ _ENTRY_POINT_FROM = 4
 def make_member_envs(spec: EnvSpec, seeds: Sequence[int], *, member: int = 0) -> MemberEnvs:
     """The vector environment of one member: len(seeds) copies, copy i's first reset seeded with seeds[i].
 
-    Mistakes in the spec show in one environment built here before any worker starts.
+    Mistakes in the spec show in this process, before any worker starts.
 
     Raises:
         ConfigError: the environment cannot be built; one line with its own message.
         SpaceError: its observations cannot be stored.
         EnvError: a worker died while it started.
     """
-    if spec.vectorization in ("auto", "entry_point"):
-        envs = _entry_point(spec, seeds, member)
-        if envs is not None:
-            return envs
-    probe = build(spec)
-    try:
-        reader(probe.observation_space)
-    except ConfigError:
-        probe.close()
-        raise
+    asked, auto = spec.vectorization == "entry_point", spec.vectorization == "auto"
+    if asked or (auto and len(seeds) >= _ENTRY_POINT_FROM and spec.id is not None and not spec.wrappers):
+        try:
+            return _entry_point(spec, seeds, member)
+        except ConfigError:
+            if asked:
+                raise
     make = builder(spec)
+    copies = [_Copy(make, member, index) for index in range(len(seeds))]
+    env: SyncVectorEnv | Workers
     if spec.vectorization == "async":
-        probe.close()
-        return _workers(make, seeds, member)
-    first: list[gym.Env] = [probe]
-    copies = [_Copy(lambda: first.pop() if first else make(), member, index) for index in range(len(seeds))]
-    env = SyncVectorEnv(copies, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        try:
+            env = Workers(copies)
+        except (EOFError, OSError) as error:
+            raise EnvError(f"member {member}: a worker died while it built its environment") from error
+    else:
+        env = SyncVectorEnv(copies, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
     return MemberEnvs(env, seeds, member, ReplayKeeper(env))
 
 
@@ -102,44 +102,36 @@ class _Copy:
     def __call__(self) -> Replayable:
         if os.getpid() != self.parent:
             settle(self.parent, self.tied)
-        return Replayable(self.make, self.member, self.index)
-
-
-def _workers(make: Callable[[], gym.Env], seeds: Sequence[int], member: int) -> MemberEnvs:
-    try:
-        env = Workers([_Copy(make, member, index) for index in range(len(seeds))])
-    except (EOFError, OSError) as error:
-        raise EnvError(f"member {member}: a worker died while it built its environment") from error
-    return MemberEnvs(env, seeds, member, ReplayKeeper(env))
-
-
-def _entry_point(spec: EnvSpec, seeds: Sequence[int], member: int) -> MemberEnvs | None:
-    """The environment's own vector version; None where `auto` should take another way."""
-    asked = spec.vectorization == "entry_point"
-    if not asked and (len(seeds) < _ENTRY_POINT_FROM or spec.wrappers or spec.id is None):
-        return None
-    make = vector_builder(spec, len(seeds), required=asked)
-    if make is None:
-        return None
-    exact = _proved(make, (spec.id, json.dumps(spec.config, sort_keys=True), len(seeds)))
-    if not exact and not asked:
-        return None
-    env = make()
-    plain.seed_spaces(env, seeds[0])  # a vector environment draws their seeds from the system otherwise
-    try:
-        return MemberEnvs(env, seeds, member, ArrayKeeper(env, exact))
-    except ConfigError:
-        shut_down(env)
-        if asked:
+        env = Replayable(self.make, self.member, self.index)
+        try:
+            reader(env.observation_space)
+        except ConfigError:
+            env.close()
             raise
-        return None
+        return env
 
 
 _PROOFS: dict[tuple[str | None, str, int], bool] = {}
 """What `proves` found, so that the members of a population prove it once."""
 
 
-def _proved(make: Callable[[], VectorEnv], key: tuple[str | None, str, int]) -> bool:
-    if key not in _PROOFS:
-        _PROOFS[key] = proves(make)
-    return _PROOFS[key]
+def _entry_point(spec: EnvSpec, seeds: Sequence[int], member: int) -> MemberEnvs:
+    """The environment's own vector version.
+
+    Raises:
+        ConfigError: there is none that works; with `auto`, none whose state can be saved.
+    """
+    key = (spec.id, json.dumps(spec.config, sort_keys=True), len(seeds))
+    env = build_vector(spec, len(seeds))
+    try:
+        if key not in _PROOFS:
+            _PROOFS[key] = proves(lambda: build_vector(spec, len(seeds)))
+        if spec.vectorization == "auto" and not _PROOFS[key]:
+            raise ConfigError(
+                f"env.vectorization=auto: the state of {spec.id}'s vector version cannot be saved"
+            )
+        plain.seed_spaces(env, seeds[0])  # a vector environment draws their seeds from the system otherwise
+        return MemberEnvs(env, seeds, member, ArrayKeeper(env, _PROOFS[key]))
+    except ConfigError:
+        shut_down(env)
+        raise

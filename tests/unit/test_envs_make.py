@@ -13,7 +13,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from agilerl_exp.envs import make_member_envs
 from agilerl_exp.envs.make import refuse_endless
-from agilerl_exp.envs.source import build, builder
+from agilerl_exp.envs.source import builder
 from agilerl_exp.errors import ConfigError, EnvError, SpaceError
 from agilerl_exp.models.env import EnvSpec
 
@@ -48,6 +48,10 @@ class Text(Tiny):
 
 number = 3
 '''
+
+
+def build(spec: EnvSpec) -> gym.Env:
+    return builder(spec)()
 
 
 @pytest.fixture
