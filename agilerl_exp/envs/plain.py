@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ _MAX_ITEMS = 256
 _MAX_BYTES = 65_536
 _SCALARS = frozenset((type(None), bool, int, float, str))
 _NUMPY = (np.ndarray, np.generic)
-_NESTED = (spaces.Dict, spaces.Tuple)
+_RANDOM = (spaces.Space, np.random.Generator)
 _SKIP = object()
 
 
@@ -84,34 +84,17 @@ def layers(env: Any) -> Iterator[Any]:
         env = vars(env).get("env")
 
 
-def memory(
-    env: Any, max_bytes: int = _MAX_BYTES, known: list[dict[str, Any]] | None = None
-) -> dict[str, Any]:
-    """Copies of the plain attributes of all layers, as `layer.attribute`; large ones are left out.
+def memory(env: Any, max_bytes: int = _MAX_BYTES) -> dict[str, Any]:
+    """Copies of the plain attributes of all layers, as `layer.attribute`; arrays above `max_bytes` are left out.
 
     A frame buffer or a log is large; a counter, a level or a physical state is not.
-
-    Args:
-        env: the outermost layer.
-        max_bytes: the largest array that is copied.
-        known: from `constants`; what is still the same is left out.
     """
     found = {}
     for depth, layer in enumerate(layers(env)):
-        same = known[depth] if known else {}
         for name, value in vars(layer).items():
-            if type(value) in _SCALARS:
-                if same.get(name, _SKIP) is value:
-                    continue
+            if type(value) in _SCALARS or (value := _copy(value, max_bytes)) is not _SKIP:
                 found[f"{depth}.{name}"] = value
-            elif (copied := _copy(value, max_bytes)) is not _SKIP:
-                found[f"{depth}.{name}"] = copied
     return found
-
-
-def constants(env: Any) -> list[dict[str, Any]]:
-    """The scalar attributes of each layer, to tell later which of them have changed."""
-    return [{k: v for k, v in vars(layer).items() if type(v) in _SCALARS} for layer in layers(env)]
 
 
 def recall(env: Any, remembered: dict[str, Any]) -> None:
@@ -125,20 +108,20 @@ def recall(env: Any, remembered: dict[str, Any]) -> None:
 
 
 def _copy(value: Any, max_bytes: int) -> Any:
-    if type(value) in _SCALARS:
+    kind = type(value)
+    if kind in _SCALARS:
         return value
     if isinstance(value, str):  # numpy's, e.g. the result of a choice
         return str(value)
     if isinstance(value, _NUMPY):
         return value.copy() if value.dtype.kind in "biufc" and value.nbytes <= max_bytes else _SKIP
-    if type(value) not in (list, tuple, dict) or len(value) > _MAX_ITEMS:
+    if kind is dict and all(type(key) is str for key in value):
+        items = _copy(list(value.values()), max_bytes)
+        return _SKIP if items is _SKIP else dict(zip(value, items, strict=True))
+    if kind not in (list, tuple) or len(value) > _MAX_ITEMS:
         return _SKIP
-    if type(value) is dict and not all(type(key) is str for key in value):
-        return _SKIP
-    items: list[Any] = [_copy(item, max_bytes) for item in (value.values() if type(value) is dict else value)]
-    if any(item is _SKIP for item in items):
-        return _SKIP
-    return dict(zip(value, items, strict=True)) if type(value) is dict else type(value)(items)
+    items = [_copy(item, max_bytes) for item in value]
+    return _SKIP if any(item is _SKIP for item in items) else kind(items)
 
 
 def generators(env: Any) -> dict[str, dict[str, Any]]:
@@ -161,29 +144,23 @@ def wind(env: Any, states: dict[str, dict[str, Any]]) -> None:
             generator.bit_generator.state = states[place]
 
 
-def _generators(env: Any, wanted: dict[str, Any] | None = None) -> Iterator[tuple[str, np.random.Generator]]:
+def _generators(env: Any, wanted: Iterable[str] = ()) -> Iterator[tuple[str, np.random.Generator]]:
     seen: set[int] = set()
-    for depth, layer in enumerate(layers(env)):
-        for name, value in list(vars(layer).items()):
-            if type(value) in _SCALARS:
-                continue
-            place = f"{depth}.{name}"
-            if isinstance(value, spaces.Space):
-                yield from _of_space(place, value, seen, wanted or {})
-            elif isinstance(value, np.random.Generator) and id(value) not in seen:
-                seen.add(id(value))
-                yield place, value
-
-
-def _of_space(
-    place: str, space: spaces.Space, seen: set[int], wanted: dict[str, Any]
-) -> Iterator[tuple[str, np.random.Generator]]:
-    if id(space) in seen:
-        return
-    seen.add(id(space))
-    if space._np_random is not None or place in wanted:  # made by the space at its first draw
-        yield place, space.np_random
-    if isinstance(space, _NESTED):
-        named = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        for key, part in named:
-            yield from _of_space(f"{place}[{key}]", part, seen, wanted)
+    places = [
+        (f"{depth}.{name}", value)
+        for depth, layer in enumerate(layers(env))
+        for name, value in vars(layer).items()
+        if type(value) not in _SCALARS and isinstance(value, _RANDOM)
+    ]
+    for place, value in places:
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, np.random.Generator):
+            yield place, value
+            continue
+        if value._np_random is not None or place in wanted:  # made by the space at its first draw
+            yield place, value.np_random
+        if isinstance(value, spaces.Dict | spaces.Tuple):
+            named = value.items() if isinstance(value, spaces.Dict) else enumerate(value)
+            places.extend((f"{place}[{key}]", part) for key, part in named)

@@ -56,8 +56,8 @@ class Replayable(gym.Wrapper):
         """Begin an episode and a new record of it."""
         if not self._begun:
             self._first_seed = seed
-            self._fresh, self._known = plain.memory(self.env), plain.constants(self.env)
-        self._memory = plain.memory(self.env, known=self._known)
+            self._fresh = plain.memory(self.env)
+        self._memory = plain.memory(self.env)
         self._generators = plain.generators(self.env)
         self._first = not self._begun
         self._reset = {"seed": seed, "options": options}
@@ -101,7 +101,8 @@ class Replayable(gym.Wrapper):
         changed = {
             path: value
             for path, value in self._memory.items()
-            if path not in self._fresh or plain.pack(value) != plain.pack(self._fresh[path])
+            if (fresh := self._fresh.get(path, plain)) is not value
+            and (fresh is plain or plain.pack(value) != plain.pack(fresh))
         }
         state = {
             "first": self._first,
