@@ -63,8 +63,8 @@ class Keeper:
         """The state as texts, given what was last handed to the loop."""
         return None
 
-    def load(self, texts: list[str]) -> tuple[Any, Sequence[np.ndarray | None], np.ndarray] | None:
-        """Restore; returns (batched observations, a mask or None a copy, cut (N,)), None when it cannot."""
+    def load(self, texts: list[str]) -> tuple[Any, dict[str, Any], np.ndarray] | None:
+        """Restore; returns (batched observations, batched infos, cut (N,)), None when it cannot."""
         return None
 
 
@@ -208,9 +208,9 @@ class MemberEnvs:
             obs, mask = self.reset()
             cut = np.full(self.num_envs, bool(state["started"]))
         else:
-            raw, masks, cut = loaded
+            raw, info, cut = loaded
             self._seeds = None
-            obs, mask = self._begin(raw, _mask_info(masks))
+            obs, mask = self._begin(raw, info)
             self._ended = np.array(state["ended"], bool) & ~cut
         if cut.any():
             warnings.warn(
@@ -319,15 +319,6 @@ def _action_writer(space: spaces.Space) -> Callable[[Any], Any]:
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return lambda action: np.array(action, space.dtype)
     return lambda action: action
-
-
-def _mask_info(masks: Sequence[np.ndarray | None]) -> dict[str, Any]:
-    given = [mask is not None for mask in masks]
-    shown = [mask for mask in masks if mask is not None]
-    if not shown:
-        return {}
-    rows = [np.ones_like(shown[0]) if mask is None else mask for mask in masks]
-    return {"action_mask": np.stack(rows), "_action_mask": np.array(given)}
 
 
 def _final_mask(final_info: Any, row: int) -> np.ndarray | None:

@@ -118,21 +118,21 @@ class Replayable(gym.Wrapper):
         except TypeError:  # reset options or actions of a kind that no text can hold
             return ""
 
-    def restore_episodes(self, texts: list[str]) -> tuple[bool, Any, np.ndarray | None]:
+    def restore_episodes(self, texts: list[str]) -> tuple[bool, Any, dict[str, Any]]:
         """Continue the episode that this copy saved, one of all copies'.
 
         Where replay does not lead to the saved observation, return and generators, a new episode begins.
 
         Returns:
-            Whether it could, observation, mask.
+            Whether it could, observation, info.
         """
         text = texts[self._index]
         state = plain.unpack(text) if text else None
         if state is not None:
             with contextlib.suppress(EnvError):
-                obs, mask = self._replay(state)
+                obs, info = self._replay(state)
                 if self._outcome() == state["outcome"]:
-                    return True, obs, mask
+                    return True, obs, info
         return False, *self._start_over(state)
 
     def prove(self) -> bool:
@@ -147,7 +147,7 @@ class Replayable(gym.Wrapper):
         twin.close()
         return ok
 
-    def _replay(self, state: dict[str, Any]) -> tuple[Any, np.ndarray | None]:
+    def _replay(self, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         self._rebuild()
         if not state["first"]:
             fresh = plain.memory(self.env)
@@ -158,16 +158,16 @@ class Replayable(gym.Wrapper):
         obs, info = self.reset(**state["reset"])
         for action in state["actions"]:
             obs, _, _, _, info = self.step(action)
-        return obs, info.get("action_mask")
+        return obs, info
 
-    def _start_over(self, state: dict[str, Any] | None) -> tuple[Any, np.ndarray | None]:
+    def _start_over(self, state: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         self._rebuild()
         obs, info = self.reset(seed=None if state is None else state["first_seed"])
         if state is not None:
             # go on drawing where the lost episode stood, not with the first episode once more
             plain.wind(self.env, state["outcome"]["generators"])
             obs, info = self.reset()
-        return obs, info.get("action_mask")
+        return obs, info
 
     def _rebuild(self) -> None:
         if self._begun:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import multiprocessing
 import os
 import queue
 import re
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -28,20 +26,19 @@ from agilerl_exp.errors import EnvError
 _PR_SET_PDEATHSIG = 1
 _GRACE_S = 5.0
 _BATCHING = re.compile(r", in _(concatenate|write)_")  # where gymnasium puts observations into one array
-_IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Workers(AsyncVectorEnv):
     """gymnasium's AsyncVectorEnv in SAME_STEP mode; failures name their cause and leave no process behind.
 
-    The processes are forked where the system can, so that a class from a file needs no import path.
+    The processes are forked, so that a class from a file needs no import path.
     """
 
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env]]) -> None:
         """Start one worker a function; nothing stays behind when one of them fails."""
-        fork = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
         try:
-            super().__init__(env_fns, copy=False, context=fork, autoreset_mode=AutoresetMode.SAME_STEP)
+            super().__init__(env_fns, copy=False, context="fork", autoreset_mode=AutoresetMode.SAME_STEP)
         except BaseException:
             kill(getattr(self, "processes", []))
             raise
@@ -69,11 +66,10 @@ class Workers(AsyncVectorEnv):
         failed = [index for index, success in enumerate(successes) if not success]
         if not failed:
             return
-        said = []
-        with contextlib.suppress(queue.Empty):
+        try:
             said = [self.error_queue.get(timeout=_GRACE_S) for _ in failed]
-        if not said:
-            raise EnvError(f"env {failed[0]}: its worker failed and could not say why")
+        except queue.Empty:
+            raise EnvError(f"env {failed[0]}: its worker failed and could not say why") from None
         index, kind, value, trace = min(said, key=lambda report: report[0])
         if issubclass(kind, EnvError):
             raise EnvError(str(value))
@@ -95,9 +91,8 @@ def settle(parent: int, tied: bool) -> None:
             may end before its process) the worker still ends when its pipe closes.
     """
     for name in _IGNORED:
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if tied and sys.platform == "linux":
+        signal.signal(name, signal.SIG_IGN)
+    if tied:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before the call above
             os._exit(1)
@@ -127,13 +122,10 @@ def diagnose(env: VectorEnv, error: Exception, member: int) -> EnvError:
 def _obituary(processes: Sequence[BaseProcess]) -> str:
     deadline = time.monotonic() + _GRACE_S
     while time.monotonic() < deadline:
-        dead = [
-            (index, process.exitcode)
-            for index, process in enumerate(processes)
-            if process.exitcode is not None
-        ]
+        codes = enumerate(process.exitcode for process in processes)
+        dead = [f"env {i}: its worker died with exit code {code}" for i, code in codes if code is not None]
         if dead:
-            return ", ".join(f"env {index}: its worker died with exit code {code}" for index, code in dead)
+            return ", ".join(dead)
         time.sleep(0.01)
     return "a worker closed its pipe and lives on"
 
