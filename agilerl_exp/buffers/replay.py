@@ -56,7 +56,7 @@ class ReplayBuffer:
         device: Any = "cpu",
     ) -> None:
         self.gamma, self.alpha, self.beta, self.epsilon = gamma, alpha, beta, epsilon
-        self.device = device
+        self.max_size, self.n_step, self.shared, self.device = max_size, n_step, shared, device
         if alpha is not None and not epsilon > 0:
             raise ConfigError(
                 f"epsilon={epsilon}: must be above 0, else rows without error are never drawn again"
@@ -64,21 +64,6 @@ class ReplayBuffer:
         self._store = Store(max_size, n_step, keep_one_step, shared, alpha is not None)
         self._priorities: Priorities | None = None
         self._lead: ReplayBuffer | None = None
-
-    @property
-    def max_size(self) -> int:
-        """Rows a ring."""
-        return self._store.max_size
-
-    @property
-    def n_step(self) -> int:
-        """Longest window."""
-        return self._store.n_step
-
-    @property
-    def shared(self) -> bool:
-        """One ring for all members."""
-        return self._store.shared
 
     @property
     def allocated(self) -> bool:
@@ -193,8 +178,7 @@ class ReplayBuffer:
         return self._batch(taken, _column(self.gamma if gamma is None else gamma), index, weight)
 
     def _batch(self, taken: Blocks, gamma: np.ndarray, index: np.ndarray, weight: np.ndarray) -> Batch:
-        table = self._store.rings.table
-        fields = {name: table.view(name, taken) for name in table.fields}
+        fields = self._store.rings.table.trees(taken)
         action, rewards = fields["action"], fields["reward"]
         if action.dtype != np.float32:
             action = action.astype(np.int64)
@@ -281,7 +265,8 @@ def join(memory: ReplayBuffer, n_step_memory: ReplayBuffer | None) -> ReplayBuff
             )
     if memory.allocated or n_step_memory.allocated:
         raise ConfigError("memory and n_step_memory must be empty when they are joined")
-    memory._store, n_step_memory._lead = n_step_memory._store, memory
+    n_step_memory._lead = memory
+    memory._store, memory.n_step = n_step_memory._store, n_step_memory.n_step
     memory._store.prioritized = memory.alpha is not None
     return memory
 

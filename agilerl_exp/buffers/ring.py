@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from agilerl_exp.buffers.table import Node, Table, Where
+from agilerl_exp.buffers.table import Fields, Table, Where
 
 
 class Rings:
     """`count` rings of `capacity` rows in one table; ring r owns the rows from r * capacity on."""
 
-    def __init__(self, fields: dict[str, Node], count: int, capacity: int) -> None:
+    def __init__(self, fields: Fields, count: int, capacity: int) -> None:
         self.capacity = capacity
         self.table = Table(fields, count * capacity)
         self.cursors = np.zeros(count, np.int64)

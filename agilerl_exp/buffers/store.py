@@ -12,7 +12,7 @@ import numpy as np
 
 from agilerl_exp.buffers.memory import free_bytes
 from agilerl_exp.buffers.ring import Rings
-from agilerl_exp.buffers.table import Node, Where, from_json, plan, row_bytes, to_json
+from agilerl_exp.buffers.table import Fields, Leaf, Where, plan, row_bytes
 from agilerl_exp.buffers.transition import Transition, Tree
 from agilerl_exp.buffers.windows import Rows, Windows
 from agilerl_exp.errors import CheckpointError, ConfigError
@@ -41,7 +41,7 @@ class Store:
                 raise ConfigError(f"{name}={value}: must be at least 1")
         self.max_size, self.n_step, self.shared = max_size, n_step, shared
         self.keep_one_step, self.prioritized = keep_one_step, prioritized
-        self._allocate(0, 0, {"start": {}, "end": {}, "last": {}})
+        self._allocate(0, 0, {"start": [], "end": [], "last": []})
 
     @property
     def sizes(self) -> np.ndarray:
@@ -85,9 +85,9 @@ class Store:
             start |= {f"one_{name}": value for name, value in end.items()}
         return start, end
 
-    def _allocate(self, members: int, copies: int, parts: dict[str, dict[str, Node]]) -> None:
+    def _allocate(self, members: int, copies: int, parts: dict[str, Fields]) -> None:
         rings = min(1, members) if self.shared else members
-        fields = parts["start"] | parts["end"]
+        fields = parts["start"] + parts["end"]
         per_row = rings * row_bytes(fields) + (members * _TREE_BYTES if self.prioritized else 0)
         free = free_bytes() if members else None
         if free is not None and per_row * self.max_size > _SHARE_OF_FREE_MEMORY * free:
@@ -104,7 +104,7 @@ class Store:
 
     def add(self, t: Transition, members: np.ndarray | None) -> Where:
         """Store a vector step and return the table rows it filled."""
-        if (t.next_mask is not None) is not ("next_mask" in self._parts["end"]):
+        if (t.next_mask is not None) is not any(leaf.path == ("next_mask",) for leaf in self._parts["end"]):
             raise ValueError("next_mask: must come with every transition or with none")
         valid = t.valid
         if valid is not None and 0 not in valid.tobytes():  # a tenth of the time of `valid.all()`
@@ -117,10 +117,8 @@ class Store:
         where, newest = self._claim(members, t.reward.shape[1] if valid is None else valid.sum(1))
         if newest is not None:
             keep = newest if keep is None else keep[newest]
-        fields, end = self._fields(t)
-        fields.update(end, reward=t.reward)
-        for name, value in fields.items():
-            self.rings.table.put(name, where, value, keep)
+        start, end = self._fields(t)
+        self.rings.table.put(where, start | end | {"reward": t.reward}, keep)
         return where
 
     def _add_windows(self, t: Transition, members: np.ndarray | None, valid: np.ndarray | None) -> Where:
@@ -142,7 +140,7 @@ class Store:
         last = self.windows.last
         assert rows.lane is not None
         blocks = last.take(rows.lane)
-        return self._add_rows(rows, members, {name: last.view(name, blocks) for name in last.fields})
+        return self._add_rows(rows, members, last.trees(blocks))
 
     def _lanes(self, members: np.ndarray) -> np.ndarray:
         return (members[:, None] * self._copies + np.arange(self._copies)).reshape(-1)
@@ -159,10 +157,8 @@ class Store:
             rows = rows.pick(newest)
         table = self.rings.table
         table.put_blocks(where, rows.start)
-        table.put("reward", where, rows.rewards)
-        table.put("length", where, np.asarray(rows.length))
-        for name, value in end.items():
-            table.put(name, where, value, rows.source)
+        table.put(where, {"reward": rows.rewards, "length": np.asarray(rows.length)})
+        table.put(where, end, rows.source)
         return where
 
     def _claim(self, members: np.ndarray | None, counts: int | np.ndarray) -> tuple[Where, np.ndarray | None]:
@@ -178,7 +174,7 @@ class Store:
         state: dict[str, Any] = {name: getattr(self, name) for name in _SETTINGS}
         state |= {"members": len(self.members), "copies": self._copies}
         for part, fields in self._parts.items():
-            state[part] = [[name, to_json(node)] for name, node in fields.items()]
+            state[part] = [[list(path), *where, list(shape)] for path, *where, shape in fields]
         return state | {"cursors": rings.cursors, "sizes": rings.sizes} | self._arrays()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -193,7 +189,11 @@ class Store:
                     f"replay buffer: the checkpoint has {name}={state[name]}, this run {getattr(self, name)}"
                 )
         parts = {
-            part: {name: from_json(node) for name, node in state[part]} for part in ("start", "end", "last")
+            part: [
+                Leaf(tuple(path), kind, start, stop, tuple(shape))
+                for path, kind, start, stop, shape in state[part]
+            ]
+            for part in self._parts
         }
         self._allocate(state["members"], state["copies"], parts)
         self.rings.cursors[:], self.rings.sizes[:] = state["cursors"], state["sizes"]

@@ -5,7 +5,7 @@ Must not know: which rows are filled, or what the fields mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
@@ -23,25 +23,27 @@ Where = slice | np.ndarray
 class Leaf(NamedTuple):
     """Columns [start, stop) of the block of `kind`, holding one array of `shape`."""
 
+    path: tuple[Any, ...]
+    """The field, then what leads to the array: strings into dicts, integers into tuples."""
     kind: str
     start: int
     stop: int
     shape: tuple[int, ...]
 
 
-Node = Any
-"""A `Leaf`, or a dict or tuple of nodes: the shape of one field."""
+Fields = list[Leaf]
+"""All arrays of a record, field by field."""
 _KINDS = {"b": "uint8", "f": "float32", "i": "int32", "u": "int32"}
 
 
-def plan(example: dict[str, Tree], widths: dict[str, int]) -> dict[str, Node]:
+def plan(example: dict[str, Tree], widths: dict[str, int]) -> Fields:
     """Lay the fields of `example` (leading axes (R, N)) out in columns, counting on from `widths`.
 
     Raises:
         SpaceError: a dtype is none of bool, integer, float.
     """
-
-    def place(value: np.ndarray) -> Leaf:
+    fields = []
+    for path, value in _arrays(example):
         kind, shape = "uint8" if value.dtype == np.uint8 else _KINDS.get(value.dtype.kind), value.shape[2:]
         if kind is None:
             raise SpaceError(
@@ -49,57 +51,33 @@ def plan(example: dict[str, Tree], widths: dict[str, int]) -> dict[str, Node]:
             )
         start = widths.get(kind, 0)
         widths[kind] = start + prod(shape)
-        return Leaf(kind, start, widths[kind], shape)
-
-    return _walk(place, example)
-
-
-def _walk(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree with what `function` makes of each leaf."""
-    if isinstance(tree, dict):
-        return {key: _walk(function, child) for key, child in tree.items()}
-    if type(tree) is tuple:  # a `Leaf` is none
-        return tuple(_walk(function, child) for child in tree)
-    return function(tree)
+        fields.append(Leaf(path, kind, start, widths[kind], shape))
+    return fields
 
 
-def to_json(node: Node) -> Any:
-    """A node as lists, dicts, strings and integers; the order of keys is kept in a list."""
-    if isinstance(node, Leaf):
-        return [node.kind, node.start, node.stop, list(node.shape)]
-    if isinstance(node, dict):
-        return {"dict": [[key, to_json(child)] for key, child in node.items()]}
-    return {"tuple": [to_json(child) for child in node]}
-
-
-def from_json(data: Any) -> Node:
-    """The inverse of `to_json`."""
-    if isinstance(data, list):
-        kind, start, stop, shape = data
-        return Leaf(kind, start, stop, tuple(shape))
-    if "dict" in data:
-        return {key: from_json(child) for key, child in data["dict"]}
-    return tuple(from_json(child) for child in data["tuple"])
-
-
-def _leaves(node: Node, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Leaf]]:
-    """Each leaf of a node, after the keys that lead to it."""
-    if isinstance(node, Leaf):
-        yield path, node
+def _arrays(tree: Tree, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], np.ndarray]]:
+    """Each array of a tree, after what leads to it."""
+    if isinstance(tree, dict | tuple):
+        for key, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _arrays(child, (*path, key))
     else:
-        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _leaves(child, (*path, key))
+        yield path, tree
 
 
-def _widths(fields: dict[str, Node]) -> dict[str, int]:
+def _nest(parts: Any) -> Tree:
+    """The tree again, from nested dicts with integer keys where tuples were."""
+    if not isinstance(parts, dict):
+        return parts
+    children = {key: _nest(child) for key, child in parts.items()}
+    return tuple(children.values()) if 0 in children else children
+
+
+def _widths(fields: Fields) -> dict[str, int]:
     """Columns of each kind."""
-    widths: dict[str, int] = {}
-    for _, leaf in _leaves(fields):
-        widths[leaf.kind] = max(widths.get(leaf.kind, 0), leaf.stop)
-    return widths
+    return {leaf.kind: leaf.stop for leaf in sorted(fields, key=lambda leaf: leaf.stop)}
 
 
-def row_bytes(fields: dict[str, Node]) -> int:
+def row_bytes(fields: Fields) -> int:
     """Bytes of one row."""
     return sum(width * np.dtype(kind).itemsize for kind, width in _widths(fields).items())
 
@@ -107,30 +85,35 @@ def row_bytes(fields: dict[str, Node]) -> int:
 class Table:
     """`rows` zeroed records with the given fields."""
 
-    def __init__(self, fields: dict[str, Node], rows: int) -> None:
+    def __init__(self, fields: Fields, rows: int) -> None:
         self.fields = fields
         self.blocks: Blocks = {kind: np.zeros((rows, width), kind) for kind, width in _widths(fields).items()}
-        self._columns = {name: [*self._columns_of(node)] for name, node in fields.items()}
-
-    def _columns_of(self, node: Node) -> Iterator[tuple[tuple[Any, ...], np.ndarray, tuple[int, ...]]]:
-        """Of each leaf: the keys that lead to it, a view (rows, *shape) of its block, and (-1, *shape)."""
-        for path, leaf in _leaves(node):
-            block = self.blocks[leaf.kind][:, leaf.start : leaf.stop]
-            yield path, block.reshape(len(block), *leaf.shape), (-1, *leaf.shape)
+        self._columns = []
+        for path, kind, start, stop, shape in fields:
+            columns = self.blocks[kind][:, start:stop].reshape(rows, *shape)
+            self._columns.append((path[0], path[1:], columns, (-1, *shape)))
 
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks."""
         return sum(block.nbytes for block in self.blocks.values())
 
-    def put(self, name: str, where: Where, value: Tree, keep: np.ndarray | None = None) -> None:
-        """Copy a field into the rows `where`; `keep` picks rows of `value`, its leading axes flattened."""
-        for path, rows, shape in self._columns[name]:
-            part = value
-            for key in path:
+    def put(self, where: Where, fields: dict[str, Tree], keep: np.ndarray | None = None) -> None:
+        """Copy those of `fields` that the table has into the rows `where`.
+
+        Args:
+            where: row numbers.
+            fields: trees whose leading axes flatten to one.
+            keep: which rows of these; None: all.
+        """
+        for name, keys, columns, shape in self._columns:
+            if name not in fields:
+                continue
+            part = fields[name]
+            for key in keys:
                 part = part[key]
             flat = part.reshape(shape)
-            rows[where] = flat if keep is None else flat[keep]
+            columns[where] = flat if keep is None else flat[keep]
 
     def put_blocks(self, where: Where, blocks: Blocks) -> None:
         """Copy records of a table whose fields are the first ones of this table."""
@@ -143,11 +126,13 @@ class Table:
             return {kind: block[index] for kind, block in self.blocks.items()}
         return {kind: block.take(index, axis=0) for kind, block in self.blocks.items()}
 
-    def view(self, name: str, blocks: Blocks) -> Tree:
-        """One field of what `take` returned, without a copy."""
-
-        def part(leaf: Leaf) -> np.ndarray:
-            columns = blocks[leaf.kind][..., leaf.start : leaf.stop]
-            return columns if len(leaf.shape) == 1 else columns.reshape(columns.shape[:-1] + leaf.shape)
-
-        return _walk(part, self.fields[name])
+    def trees(self, blocks: Blocks) -> dict[str, Tree]:
+        """All fields of what `take` returned, without a copy."""
+        found: dict[str, Any] = {}
+        for path, kind, start, stop, shape in self.fields:
+            part = blocks[kind][..., start:stop]
+            at = found
+            for key in path[:-1]:
+                at = at.setdefault(key, {})
+            at[path[-1]] = part if len(shape) == 1 else part.reshape(part.shape[:-1] + shape)
+        return _nest(found)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 Tree = Any
-"""An observation: an array, or a dict or tuple of trees (nested as deep as the space is)."""
+"""An observation: an array, or a dict (of strings) or tuple of trees, nested as deep as the space is."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl_exp.buffers.table import Blocks, Node, Table, Where
+from agilerl_exp.buffers.table import Blocks, Fields, Table
 from agilerl_exp.buffers.transition import Tree
 
 
@@ -51,7 +51,7 @@ class Windows:
         n_step: longest window, at least 2.
     """
 
-    def __init__(self, start: dict[str, Node], last: dict[str, Node], lanes: int, n_step: int) -> None:
+    def __init__(self, start: Fields, last: Fields, lanes: int, n_step: int) -> None:
         self.lanes, self.n_step = lanes, n_step
         self.starts = Table(start, n_step * lanes)  # row slot * lanes + lane
         self.last = Table(last, lanes)
@@ -85,7 +85,8 @@ class Windows:
         if keep is not None:
             reward, end, valid = reward[keep], end[keep], None
         head = (slot + 1) % self.n_step
-        self._keep(where, at, fields, keep)
+        self.starts.put(where, fields, keep)
+        self.last.put(at, fields, keep)
         self.rewards[slot, at] = reward
         self.head[at] = head
         count = self.open[at] + 1
@@ -125,12 +126,6 @@ class Windows:
         head = self.head[lane]
         self.align()
         return self._rows(lane, head, count, count, np.arange(len(lane)))
-
-    def _keep(self, where: Where, lanes: Where, fields: dict[str, Tree], keep: np.ndarray | None) -> None:
-        for name in self.starts.fields:
-            self.starts.put(name, where, fields[name], keep)
-        for name in self.last.fields:
-            self.last.put(name, lanes, fields[name], keep)
 
     def align(self) -> None:
         """Find out whether lanes with open windows agree on a slot; lanes without one then join them."""
