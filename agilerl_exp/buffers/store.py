@@ -114,9 +114,7 @@ class Store:
 
     def _add_steps(self, t: Transition, members: np.ndarray | None, valid: np.ndarray | None) -> Where:
         keep = None if valid is None else np.flatnonzero(valid)
-        where, newest = self._claim(members, t.reward.shape[1] if valid is None else valid.sum(1))
-        if newest is not None:
-            keep = newest if keep is None else keep[newest]
+        where = self._claim(members, t.reward.shape[1] if valid is None else valid.sum(1))
         start, end = self._fields(t)
         self.rings.table.put(where, start | end | {"reward": t.reward}, keep)
         return where
@@ -152,16 +150,14 @@ class Store:
         if rows.lane is not None:
             counts = np.bincount(rows.lane // self._copies, minlength=len(self.members))
             counts = counts if members is None else counts[members]
-        where, newest = self._claim(members, counts)
-        if newest is not None:
-            rows = rows.pick(newest)
+        where = self._claim(members, counts)
         table = self.rings.table
         table.put_blocks(where, rows.start)
         table.put(where, {"reward": rows.rewards, "length": np.asarray(rows.length)})
         table.put(where, end, rows.source)
         return where
 
-    def _claim(self, members: np.ndarray | None, counts: int | np.ndarray) -> tuple[Where, np.ndarray | None]:
+    def _claim(self, members: np.ndarray | None, counts: int | np.ndarray) -> Where:
         rows = self.members if members is None else members
         if not self.shared:
             return self.rings.claim(rows, counts)

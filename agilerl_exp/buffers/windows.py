@@ -30,13 +30,6 @@ class Rows:
     source: np.ndarray | None
     """(E,) which of the steps just added ended the window; None: all in order."""
 
-    def pick(self, rows: np.ndarray) -> Rows:
-        """Some of the rows."""
-        start = {kind: block[rows] for kind, block in self.start.items()}
-        length = self.length if isinstance(self.length, int) else self.length[rows]
-        lane, source = (rows if index is None else index[rows] for index in (self.lane, self.source))
-        return Rows(start, self.rewards[rows], length, lane, source)
-
 
 class Windows:
     """Open windows of `lanes` environment copies (lane = member * N + copy).
