@@ -104,18 +104,18 @@ class Replayable(gym.Wrapper):
             if (fresh := self._fresh.get(path, plain)) is not value
             and (fresh is plain or plain.pack(value) != plain.pack(fresh))
         }
-        state = {
-            "first": self._first,
-            "first_seed": self._first_seed,
-            "reset": self._reset,
-            "memory": {} if self._first else changed,  # the first reset is seeded and depends on neither
-            "before": {} if self._first else self._generators,
-            "actions": _packed_actions(self._actions),
-            "outcome": self._outcome(),
-        }
         try:
+            state = {
+                "first": self._first,
+                "first_seed": self._first_seed,
+                "reset": self._reset,
+                "memory": {} if self._first else changed,  # the first reset is seeded and depends on neither
+                "before": {} if self._first else self._generators,
+                "actions": _packed_actions(self._actions),
+                "outcome": self._outcome(),
+            }
             return plain.pack(state)
-        except TypeError:  # reset options or actions of a kind that no text can hold
+        except TypeError:  # reset options, actions or observations of a kind that no text can hold
             return ""
 
     def restore_episodes(self, texts: list[str]) -> tuple[bool, Any, dict[str, Any]]:

@@ -179,6 +179,18 @@ def test_an_episode_longer_than_the_log_is_not_exact(monkeypatch: pytest.MonkeyP
     assert envs.state_dict()["copies"] == [""] * 4 and not envs.exact
 
 
+def test_observations_that_no_text_can_hold_are_not_exact() -> None:
+    class Numbered(gym.ObservationWrapper):
+        observation_space = gym.spaces.Dict({1: gym.spaces.Box(-np.inf, np.inf, (2,))})
+
+        def observation(self, observation: np.ndarray) -> dict[int, np.ndarray]:
+            return {1: observation}
+
+    copy = replay.Replayable(lambda: Numbered(gym.make("probe/Steps-v0")), member=0, index=0)
+    copy.reset(seed=1)
+    assert copy.save_episode() == "" and not copy.prove()
+
+
 def test_a_foreign_vector_env_starts_over_with_a_warning() -> None:
     envs = MemberEnvs(probe_envs.Batch(AutoresetMode.NEXT_STEP), seeds=[1, 2])
     envs.reset()
