@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -23,7 +21,7 @@ from agilerl_exp.envs.keepers import ArrayKeeper, ReplayKeeper, proves
 from agilerl_exp.envs.observations import reader
 from agilerl_exp.envs.replay import Replayable
 from agilerl_exp.envs.source import build_vector, builder
-from agilerl_exp.envs.workers import Workers, settle, shut_down
+from agilerl_exp.envs.workers import Workers, shut_down
 from agilerl_exp.errors import ConfigError, EnvError
 from agilerl_exp.models.env import EnvSpec
 
@@ -49,7 +47,7 @@ def make_member_envs(spec: EnvSpec, seeds: Sequence[int], *, member: int = 0) ->
             if asked:
                 raise
     make = builder(spec)
-    copies = [_Copy(make, member, index) for index in range(len(seeds))]
+    copies = [partial(_copy, make, member, index) for index in range(len(seeds))]
     env: SyncVectorEnv | Workers
     if spec.vectorization == "async":
         try:
@@ -70,7 +68,7 @@ def refuse_endless(spec: EnvSpec) -> None:
         ConfigError: it passes 100,000 steps.
         EnvError: the environment failed.
     """
-    env = _Copy(builder(spec), 0, 0)()
+    env = _copy(builder(spec), 0, 0)
     with contextlib.closing(env):
         if any(isinstance(layer, TimeLimit) for layer in plain.layers(env)):
             return
@@ -89,26 +87,15 @@ def refuse_endless(spec: EnvSpec) -> None:
     )
 
 
-@dataclass(frozen=True)
-class _Copy:
-    """Builds one recorded copy, in this process or, after settling in, in a worker."""
-
-    make: Callable[[], gym.Env]
-    member: int
-    index: int
-    parent: int = field(default_factory=os.getpid)
-    tied: bool = field(default_factory=lambda: threading.current_thread() is threading.main_thread())
-
-    def __call__(self) -> Replayable:
-        if os.getpid() != self.parent:
-            settle(self.parent, self.tied)
-        env = Replayable(self.make, self.member, self.index)
-        try:
-            reader(env.observation_space)
-        except ConfigError:
-            env.close()
-            raise
-        return env
+def _copy(make: Callable[[], gym.Env], member: int, index: int) -> Replayable:
+    """One recorded copy, whose observations can be stored."""
+    env = Replayable(make, member, index)
+    try:
+        reader(env.observation_space)
+    except ConfigError:
+        env.close()
+        raise
+    return env
 
 
 _PROOFS: dict[tuple[str | None, str, int], bool] = {}

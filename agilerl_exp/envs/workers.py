@@ -11,9 +11,11 @@ import os
 import queue
 import re
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from multiprocessing import util
 from multiprocessing.process import BaseProcess
 
@@ -37,8 +39,10 @@ class Workers(AsyncVectorEnv):
 
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env]]) -> None:
         """Start one worker a function; nothing stays behind when one of them fails."""
+        tied = threading.current_thread() is threading.main_thread()
+        settled = [partial(_settled, make, os.getpid(), tied) for make in env_fns]
         try:
-            super().__init__(env_fns, copy=False, context="fork", autoreset_mode=AutoresetMode.SAME_STEP)
+            super().__init__(settled, copy=False, context="fork", autoreset_mode=AutoresetMode.SAME_STEP)
         except BaseException:
             kill(getattr(self, "processes", []))
             raise
@@ -79,23 +83,26 @@ class Workers(AsyncVectorEnv):
         raise EnvError(f"env {index}: {kind.__name__}: {value}\n{trace}")
 
 
-def settle(parent: int, tied: bool) -> None:
-    """Called first in a worker: end with the parent, and leave signals to it.
+def _settled(make: Callable[[], gym.Env], parent: int, tied: bool) -> gym.Env:
+    """Build the environment; first, in a worker: end with the parent, and leave signals to it.
 
     A signal to the process group, or SLURM's to every process of a job, must not end a worker under a parent
     that saves and works on; workers end by the close command, with the parent, or by SIGKILL.
 
     Args:
-        parent: process id of the parent.
+        make: builds the environment.
+        parent: process id of the parent, which builds one environment too.
         tied: let the kernel kill this process when the thread that forked it ends; without it (that thread
             may end before its process) the worker still ends when its pipe closes.
     """
-    for name in _IGNORED:
-        signal.signal(name, signal.SIG_IGN)
-    if tied:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the call above
-            os._exit(1)
+    if os.getpid() != parent:
+        for name in _IGNORED:
+            signal.signal(name, signal.SIG_IGN)
+        if tied:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:  # it died before the call above
+                os._exit(1)
+    return make()
 
 
 def diagnose(env: VectorEnv, error: Exception, member: int) -> EnvError:
