@@ -1,4 +1,4 @@
-"""One member's vector environment behind one contract, whichever way it resets its copies.
+"""The vector environments of members behind one contract, whichever way they reset their copies.
 
 Owns autoreset, masks, dtypes, Discrete(start), the check for NaN and the seeding rule.
 Must not know: how environments are made, who the member is, what becomes of a transition.
@@ -16,16 +16,17 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from agilerl_exp.envs import observations
+from agilerl_exp.envs.keepers import Keeper
 from agilerl_exp.envs.observations import Tree
 from agilerl_exp.envs.workers import diagnose, shut_down
 from agilerl_exp.errors import CheckpointError, ConfigError, EnvError
 
 
 class Step(NamedTuple):
-    """What one vector step brought; N copies.
+    """What one vector step brought; N copies, or leading axes (R, N) where R members step together.
 
-    `next_obs` is the true last observation of the step, `obs` what to act on next; they are the same object
-    unless an episode ended here. Nothing aliases the memory of the environment.
+    `next_obs` is the true last observation of the step, `obs` what to act on next; they share memory unless
+    an episode ended here. Nothing aliases the memory of the environment.
     """
 
     reward: np.ndarray
@@ -50,22 +51,6 @@ class Restored(NamedTuple):
     mask: np.ndarray | None
     cut: np.ndarray
     """bool (N,); True where a new episode had to begin: the one before it counts as truncated."""
-
-
-class Keeper:
-    """How the state of a vector environment is saved and restored; this one does not."""
-
-    kind = "none"
-    exact = False
-    """Whether a restored run continues byte for byte, as far as is known: proved at the first save."""
-
-    def save(self, obs: Tree, mask: np.ndarray | None) -> list[str] | None:
-        """The state as texts, given what was last handed to the loop."""
-        return None
-
-    def load(self, texts: list[str]) -> tuple[Any, dict[str, Any], np.ndarray] | None:
-        """Restore; returns (batched observations, batched infos, cut (N,)), None when it cannot."""
-        return None
 
 
 class MemberEnvs:
@@ -103,7 +88,7 @@ class MemberEnvs:
         self.observation_space: spaces.Space = deepcopy(vector_env.single_observation_space)
         # copies: drawing from these must not move the generators of the environment
         self.action_space: spaces.Space = deepcopy(vector_env.single_action_space)
-        self._read = observations.reader(self.observation_space)
+        self._leaves = observations.leaves(self.observation_space)
         self._write = _action_writer(self.action_space)
         self._obs: Tree = None
         self._mask: np.ndarray | None = None
@@ -123,16 +108,15 @@ class MemberEnvs:
             EnvError: the environment raised, died or returned NaN/Inf.
         """
         seeds, self._seeds = self._seeds, None
-        raw, info = self._guard(self._env.reset, seed=seeds if self._copies or seeds is None else seeds[0])
-        return self._begin(raw, info)
+        seed = seeds if self._copies or seeds is None else seeds[0]
+        return self._begin(*self._guard(self._env.reset, seed=seed))
 
     def restart(self, which: np.ndarray) -> tuple[Tree, np.ndarray | None] | None:
         """Start new episodes in the copies of `which` (bool (N,)) only; None when that cannot be done."""
         if not self._copies:
             return None
-        raw, info = self._guard(self._env.reset, options={"reset_mask": which})
         old = self._mask
-        obs, mask = self._begin(raw, info)
+        obs, mask = self._begin(*self._guard(self._env.reset, options={"reset_mask": which}))
         if mask is not None and old is not None:
             mask[~which] = old[~which]
         return obs, mask
@@ -143,29 +127,7 @@ class MemberEnvs:
         Raises:
             EnvError: the environment raised, died, returned NaN/Inf, or ended an episode without `final_obs`.
         """
-        raw, reward, terminated, truncated, info = self._guard(self._env.step, self._write(action))
-        self._steps += 1
-        obs, mask = self._read(raw), self._masks(info)
-        reward = np.array(reward, np.float32)
-        terminated = np.array(terminated, bool)
-        truncated = np.greater(truncated, terminated)
-        if self._next_step:
-            valid = ~self._ended
-            if np.count_nonzero(self._ended):
-                reward[self._ended] = 0.0
-                terminated &= valid
-                truncated &= valid
-            self._ended = terminated | truncated
-            next_obs, next_mask = obs, mask
-        else:
-            valid = np.ones(self.num_envs, bool)
-            next_obs, next_mask = self._last(obs, mask, terminated | truncated, info)
-        self._check(reward, "reward")
-        self._check(next_obs, "observation")
-        if next_obs is not obs:
-            self._check(obs, "observation")
-        self._obs, self._mask = obs, mask
-        return Step(reward, terminated, truncated, next_obs, next_mask, obs, mask, valid)
+        return Step(*(observations.take(part, 0) for part in step_all([self], [action])))
 
     def state_dict(self) -> dict[str, Any]:
         """The running episodes as JSON values; the first call proves once that they can be restored.
@@ -234,12 +196,12 @@ class MemberEnvs:
 
     def _begin(self, raw: Any, info: dict[str, Any]) -> tuple[Tree, np.ndarray | None]:
         """Take over the observations and masks of a reset."""
-        first = self._obs is None
-        if first and "action_mask" in info:
+        if self._obs is None and "action_mask" in info:
             self._mask_shape = self._shape_of_masks(info["action_mask"])
-        self._obs, self._mask = self._read(raw), self._masks(info)
+        self._obs, self._mask = self._empty()
+        self._read(self._obs, self._mask, raw, info)
         self._ended = np.zeros(self.num_envs, bool)
-        self._check(self._obs, "observation")
+        _check([self], observations.take(self._obs, None), "observation")
         return self._obs, self._mask
 
     def _shape_of_masks(self, masks: Any) -> tuple[int, ...]:
@@ -251,30 +213,41 @@ class MemberEnvs:
             )
         return shape
 
-    def _masks(self, info: dict[str, Any]) -> np.ndarray | None:
-        """uint8 (N, A); a copy that gave no mask this time has every action legal."""
-        given = info.get("action_mask")
-        if self._mask_shape is None:
-            if given is not None:
-                raise EnvError(
-                    f"member {self._member}: step() gives info['action_mask'], reset() does not; give both"
-                )
-            return None
-        mask = np.ones(self._mask_shape, np.uint8)
-        if given is not None:
-            rows = info.get("_action_mask", slice(None))
-            mask[rows] = np.asarray(given)[rows]
-        return mask
+    def _empty(self, *lead: int) -> tuple[Tree, np.ndarray | None]:
+        """Room for observations and masks with the leading axes (*lead, N)."""
+        mask = None if self._mask_shape is None else np.empty((*lead, *self._mask_shape), np.uint8)
+        return observations.empty(self._leaves, (*lead, self.num_envs)), mask
 
-    def _last(
-        self, obs: Tree, mask: np.ndarray | None, ended: np.ndarray, info: dict[str, Any]
-    ) -> tuple[Tree, np.ndarray | None]:
-        """SAME_STEP: the batch with the last observations of ended episodes, not the first of new ones."""
-        if not np.count_nonzero(ended):
-            return obs, mask
+    def _read(self, obs: Tree, mask: np.ndarray | None, raw: Any, info: dict[str, Any]) -> None:
+        """Copy observations and masks (N, A); a copy that gave no mask this time has every action legal."""
+        observations.put(obs, ..., raw)
+        given = info.get("action_mask")
+        if mask is not None:
+            mask[...] = 1
+            if given is not None:
+                rows = info.get("_action_mask", slice(None))
+                mask[rows] = np.asarray(given)[rows]
+        elif given is not None:
+            raise EnvError(
+                f"member {self._member}: step() gives info['action_mask'], reset() does not; give both"
+            )
+
+    def _read_step(self, step: Step, row: int, action: Any) -> dict[str, Any]:
+        """Step, and write what came into row `row` of `step`; returns the infos."""
+        came = self._env.step(self._write(action))
+        raw, step.reward[row], step.terminated[row], step.truncated[row], info = came
+        self._steps += 1
+        np.logical_not(self._ended, out=step.valid[row])
+        self._obs, self._mask = observations.take(step.obs, row), observations.take(step.mask, row)
+        self._read(self._obs, self._mask, raw, info)
+        return info
+
+    def _read_last(
+        self, seen: tuple[Tree, np.ndarray | None], ended: np.ndarray, info: dict[str, Any]
+    ) -> None:
+        """SAME_STEP: put the last observations and masks of ended episodes in the place of first ones."""
+        obs, mask = seen
         final = info.get("final_obs")
-        next_obs = observations.walk(np.copy, obs)
-        next_mask = None if mask is None else mask.copy()
         for row in np.flatnonzero(ended).tolist():
             if final is None or (isinstance(final, np.ndarray) and final[row] is None):
                 raise EnvError(
@@ -282,23 +255,57 @@ class MemberEnvs:
                     "SAME_STEP mode a vector env must give the last observation there (or use NEXT_STEP)"
                 )
             try:
-                observations.put_row(next_obs, row, observations.take_row(final, row))
+                observations.put(obs, row, observations.take(final, row))
             except Exception as error:
                 why = observations.misfit(self.observation_space, final[row]) or error
                 raise EnvError(f"member {self._member}, env {row}: {why}") from error
-            if next_mask is not None:
+            if mask is not None:
                 last = _final_mask(info.get("final_info"), row)
-                next_mask[row] = 1 if last is None else last
-        return next_obs, next_mask
+                mask[row] = 1 if last is None else last
 
-    def _check(self, tree: Tree, what: str) -> None:
-        if observations.finite(tree):
-            return
-        row = observations.first_bad_row(tree, self.num_envs)
-        raise EnvError(
-            f"member {self._member}, env {row}: {what} is not finite at vector step {self._steps}: "
-            f"{observations.take_row(tree, row or 0)}; nothing was learned from it"
-        )
+
+def step_all(members: Sequence[MemberEnvs], actions: Sequence[Any] | np.ndarray) -> Step:
+    """Step R members of equal spaces with actions (R, N, ...); the checks are made once for all.
+
+    Raises:
+        EnvError: as `MemberEnvs.step`.
+    """
+    shape = len(members), members[0].num_envs
+    obs, mask = members[0]._empty(len(members))
+    reward, flags = np.empty(shape, np.float32), np.empty((3, *shape), bool)
+    terminated, truncated, valid = flags
+    step = Step(reward, terminated, truncated, obs, mask, obs, mask, valid)
+    infos = [m._guard(m._read_step, step, row, actions[row]) for row, m in enumerate(members)]
+    np.greater(truncated, terminated, out=truncated)
+    if np.count_nonzero(valid) < valid.size:
+        reward[~valid] = 0.0
+        flags[:2] &= valid
+    _check(members, reward, "reward")
+    ended = terminated | truncated
+    late = [row for row, m in enumerate(members) if not m._next_step and np.count_nonzero(ended[row])]
+    if late:  # SAME_STEP: the observations are those of new episodes already
+        last = observations.walk(lambda leaf: None if leaf is None else leaf.copy(), (obs, mask))
+        for row in late:
+            members[row]._read_last(observations.take(last, row), ended[row], infos[row])
+        _check(members, last[0], "observation")
+        step = step._replace(next_obs=last[0], next_mask=last[1])
+    for row, m in enumerate(members):
+        if m._next_step:
+            m._ended = ended[row]
+    _check(members, obs, "observation")
+    return step
+
+
+def _check(members: Sequence[MemberEnvs], tree: Tree, what: str) -> None:
+    """Refuse NaN and Inf in a tree with leading axes (R, N)."""
+    if observations.finite(tree):
+        return
+    places = np.ndindex(len(members), members[0].num_envs)
+    row, env = next(place for place in places if not observations.finite(observations.take(tree, place)))
+    raise EnvError(
+        f"member {members[row]._member}, env {env}: {what} is not finite at vector step "
+        f"{members[row]._steps}: {observations.take(tree, (row, env))}; nothing was learned from it"
+    )
 
 
 def _autoreset(vector_env: VectorEnv) -> AutoresetMode:

@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from agilerl_exp.envs.adapter import MemberEnvs, Step
-from agilerl_exp.envs.observations import Tree, take_rows
+from agilerl_exp.envs.adapter import MemberEnvs, Restored, Step, step_all
+from agilerl_exp.envs.observations import Tree, stack, walk
 from agilerl_exp.errors import ConfigError
-
-Seen = tuple[Tree, np.ndarray | None]
-"""What a member acts on next: observations (N, ...) and masks (N, A) or None."""
 
 
 class Blocks:
@@ -36,22 +33,23 @@ class Blocks:
         """Whether a restored run continues byte for byte."""
         return all(block.exact for block in self.blocks)
 
-    def reset(self) -> list[Seen]:
-        """Start new episodes everywhere."""
-        return [block.reset() for block in self.blocks]
+    def reset(self) -> tuple[Tree, np.ndarray | None]:
+        """Start new episodes everywhere; returns observations (P, N, ...) and masks (P, N, A) or None."""
+        obs, mask = stack([block.reset() for block in self.blocks])
+        return obs, mask
 
-    def step(self, members: np.ndarray, actions: np.ndarray) -> list[Step]:
-        """Step the blocks of `members` (R,) with actions (R, N, ...)."""
-        return [self.blocks[i].step(actions[k]) for k, i in enumerate(members.tolist())]
+    def step(self, members: np.ndarray, actions: np.ndarray) -> Step:
+        """Step the blocks of `members` (R,) with actions (R, N, ...); leading axes (R, N)."""
+        return step_all([self.blocks[i] for i in members.tolist()], actions)
 
     def state_dict(self) -> dict[str, Any]:
         """The running episodes of each member."""
         return {str(i): block.state_dict() for i, block in enumerate(self.blocks)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> tuple[list[Seen], np.ndarray]:
-        """Continue the saved episodes; returns what to act on and which were cut (P, N)."""
-        restored = [block.load_state_dict(state[str(i)]) for i, block in enumerate(self.blocks)]
-        return [(r.obs, r.mask) for r in restored], np.array([r.cut for r in restored])
+    def load_state_dict(self, state: dict[str, Any]) -> Restored:
+        """Continue the saved episodes; leading axes (P, N)."""
+        restored = [tuple(block.load_state_dict(state[str(i)])) for i, block in enumerate(self.blocks)]
+        return Restored(*stack(restored))
 
     def close(self) -> None:
         """Close all blocks."""
@@ -71,24 +69,25 @@ class Split(Blocks):
             )
         super().__init__([whole])
         self.num_envs = whole.num_envs // pop
-        self._slices = [slice(i * self.num_envs, (i + 1) * self.num_envs) for i in range(pop)]
+        self._lead = pop, self.num_envs
 
-    def _split(self, obs: Tree, mask: np.ndarray | None) -> list[Seen]:
-        return [(take_rows(obs, rows), take_rows(mask, rows)) for rows in self._slices]
+    def _split(self, parts: tuple[Tree, ...]) -> tuple[Tree, ...]:
+        """Leading axes (1, P * N) as (P, N)."""
+        return walk(lambda leaf: None if leaf is None else leaf.reshape(*self._lead, *leaf.shape[2:]), parts)
 
-    def reset(self) -> list[Seen]:
+    def reset(self) -> tuple[Tree, np.ndarray | None]:
         """Start new episodes everywhere."""
-        return self._split(*self.blocks[0].reset())
+        obs, mask = self._split(super().reset())
+        return obs, mask
 
-    def step(self, members: np.ndarray, actions: np.ndarray) -> list[Step]:
+    def step(self, members: np.ndarray, actions: np.ndarray) -> Step:
         """Step all copies with actions (P, N, ...); members are all P."""
-        step = self.blocks[0].step(actions.reshape(-1, *actions.shape[2:]))
-        return [Step(*(take_rows(part, self._slices[i]) for part in step)) for i in members.tolist()]
+        whole = step_all(self.blocks, actions.reshape(1, -1, *actions.shape[2:]))
+        return Step(*self._split(tuple(whole)))
 
-    def load_state_dict(self, state: dict[str, Any]) -> tuple[list[Seen], np.ndarray]:
-        """Continue the saved episodes; returns what to act on and which were cut (P, N)."""
-        (seen,), cut = super().load_state_dict(state)
-        return self._split(*seen), cut.reshape(len(self._slices), self.num_envs)
+    def load_state_dict(self, state: dict[str, Any]) -> Restored:
+        """Continue the saved episodes; leading axes (P, N)."""
+        return Restored(*self._split(tuple(super().load_state_dict(state))))
 
 
 def blocks_of(

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from agilerl_exp.envs.adapter import MemberEnvs
-from agilerl_exp.envs.observations import Tree, stack
+from agilerl_exp.envs.adapter import MemberEnvs, step_all
+from agilerl_exp.envs.observations import Tree, put, stack
 from agilerl_exp.errors import ConfigError
 
 ENDLESS = 100_000
@@ -41,25 +41,23 @@ def play(
         EnvError: an environment failed.
     """
     tally = _Tally(len(blocks), blocks[0].num_envs, episodes, max_steps)
-    seen = [block.reset() for block in blocks]
+    seen = stack([block.reset() for block in blocks])
     while tally.open.any():
-        obs = stack([tree for tree, _ in seen])
-        masks = [mask for _, mask in seen if mask is not None]
-        actions = act(obs, np.stack(masks) if masks else None)
+        actions = act(*seen)
         reward = np.zeros(tally.open.shape)
         valid, ended = np.zeros_like(tally.open), np.zeros_like(tally.open)
-        running = np.flatnonzero(tally.open.any(axis=1)).tolist()
-        for p in running:
-            step = blocks[p].step(actions[p])
-            seen[p] = step.obs, step.mask
-            reward[p], valid[p], ended[p] = step.reward, step.valid, step.terminated | step.truncated
+        running = np.flatnonzero(tally.open.any(axis=1))
+        step = step_all([blocks[p] for p in running.tolist()], actions[running])
+        put(seen, running, (step.obs, step.mask))
+        reward[running], valid[running] = step.reward, step.valid
+        ended[running] = step.terminated | step.truncated
         capped = tally.add(reward, valid, ended)
         for p in np.flatnonzero(capped.any(axis=1)).tolist():
             again = blocks[p].restart(capped[p])
             if again is None:
                 tally.wait_for_end(p, capped[p])
             else:
-                seen[p] = again
+                put(seen, p, again)
     return tally.returns, tally.lengths
 
 

@@ -13,13 +13,28 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from agilerl_exp.envs import plain
-from agilerl_exp.envs.adapter import Keeper
 from agilerl_exp.envs.observations import Tree
 
 Loaded = tuple[Any, dict[str, Any], np.ndarray]
 """Batched observations, batched infos, and which running episodes were lost (N,)."""
 
 _PROOF_STEPS = 64
+
+
+class Keeper:
+    """How the state of a vector environment is saved and restored; this one does not."""
+
+    kind = "none"
+    exact = False
+    """Whether a restored run continues byte for byte, as far as is known: proved at the first save."""
+
+    def save(self, obs: Tree, mask: np.ndarray | None) -> list[str] | None:
+        """The state as texts, given what was last handed to the loop."""
+        return None
+
+    def load(self, texts: list[str]) -> Loaded | None:
+        """Restore; None when it cannot."""
+        return None
 
 
 class ReplayKeeper(Keeper):

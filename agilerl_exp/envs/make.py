@@ -18,7 +18,7 @@ from agilerl_exp.envs import plain
 from agilerl_exp.envs.adapter import MemberEnvs
 from agilerl_exp.envs.episodes import ENDLESS
 from agilerl_exp.envs.keepers import ArrayKeeper, ReplayKeeper, proves
-from agilerl_exp.envs.observations import reader
+from agilerl_exp.envs.observations import leaves
 from agilerl_exp.envs.replay import Replayable
 from agilerl_exp.envs.source import build_vector, builder
 from agilerl_exp.envs.workers import Workers, shut_down
@@ -91,7 +91,7 @@ def _copy(make: Callable[[], gym.Env], member: int, index: int) -> Replayable:
     """One recorded copy, whose observations can be stored."""
     env = Replayable(make, member, index)
     try:
-        reader(env.observation_space)
+        leaves(env.observation_space)
     except ConfigError:
         env.close()
         raise

@@ -19,30 +19,22 @@ Tree = Any
 """`np.ndarray | dict[str, Tree] | tuple[Tree, ...]`."""
 
 
-def stored_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype a leaf is handed on with: floats float32, bool and bytes uint8, other integers int64."""
-    if dtype.kind == "f":
-        return np.dtype(np.float32)
-    return np.dtype(np.uint8 if dtype in (np.bool_, np.uint8) else np.int64)
+def leaves(space: spaces.Space) -> Tree:
+    """Observations of `space` as a tree of empty arrays (0, ...): shape and dtype of each leaf as we store it.
 
-
-def reader(space: spaces.Space) -> Callable[[Any], Tree]:
-    """A function that copies one batch of observations of `space` into fresh C-ordered arrays.
+    Floats are stored as float32, bool and bytes as uint8, other integers as int64.
 
     Raises:
         SpaceError: the space holds something that is not an array of fixed shape.
     """
     if isinstance(space, spaces.Dict):
-        fields = {key: reader(part) for key, part in space.spaces.items()}
-        return lambda batch: {key: read(batch[key]) for key, read in fields.items()}
+        return {key: leaves(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        parts = [reader(part) for part in space.spaces]
-        return lambda batch: tuple(read(item) for read, item in zip(parts, batch, strict=True))
-    if isinstance(space, spaces.MultiBinary):
-        return lambda batch: np.array(batch, dtype=np.uint8, order="C")
-    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete):
-        dtype = stored_dtype(np.dtype(space.dtype))
-        return lambda batch: np.array(batch, dtype=dtype, order="C")
+        return tuple(leaves(part) for part in space.spaces)
+    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        small = isinstance(space, spaces.MultiBinary) or space.dtype in (np.bool_, np.uint8)
+        dtype = np.float32 if np.dtype(space.dtype).kind == "f" else np.uint8 if small else np.int64
+        return np.empty((0, *(space.shape or ())), dtype)
     raise SpaceError(
         f"observation space {type(space).__name__} has no fixed shape; use Box, Discrete, MultiDiscrete, "
         "MultiBinary, Dict or Tuple, or convert it with env.wrappers=[your.module.Wrapper]"
@@ -64,18 +56,17 @@ def in_words(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def empty(of: Tree, lead: tuple[int, ...]) -> Tree:
+    """Fresh arrays with leading axes `lead`, of the `leaves` of a space."""
+    return walk(lambda leaf: np.empty(lead + leaf.shape[1:], leaf.dtype), of)
+
+
 def finite(tree: Tree) -> bool:
     """Whether no float of the tree is NaN or infinite."""
-    if isinstance(tree, np.ndarray):
-        # the squared norm is the quickest test that NaN and Inf cannot pass; it overflows above 1e19
-        return tree.dtype.kind != "f" or math.isfinite(np.vdot(tree, tree)) or bool(np.isfinite(tree).all())
-    leaves = tree.values() if isinstance(tree, dict) else tree
-    return all(finite(leaf) for leaf in leaves)
-
-
-def first_bad_row(tree: Tree, num_rows: int) -> int | None:
-    """The first row with a value that is not finite, or None."""
-    return next((row for row in range(num_rows) if not finite(take_rows(tree, slice(row, row + 1)))), None)
+    if isinstance(tree, dict | tuple):
+        return all(map(finite, tree.values() if isinstance(tree, dict) else tree))
+    # the squared norm is the quickest test that NaN and Inf cannot pass; it overflows above 1e19
+    return tree.dtype.kind != "f" or math.isfinite(np.vdot(tree, tree)) or bool(np.isfinite(tree).all())
 
 
 def walk(function: Callable[..., Any], *trees: Tree) -> Tree:
@@ -88,25 +79,21 @@ def walk(function: Callable[..., Any], *trees: Tree) -> Tree:
     return function(*trees)
 
 
-def take_row(tree: Tree, row: int) -> Tree:
-    """Row `row` of each leaf; an object array of whole observations gives that observation."""
-    return walk(lambda leaf: leaf[row], tree)
+def take(tree: Tree, where: Any) -> Tree:
+    """Row or rows `where` of each leaf; None stays None, an object array gives the observation it holds."""
+    return walk(lambda leaf: None if leaf is None else leaf[where], tree)
 
 
-def put_row(tree: Tree, row: int, value: Tree) -> None:
-    """Write one observation into row `row` of the batch."""
+def put(tree: Tree, where: Any, value: Tree) -> None:
+    """Write a row or rows of each leaf, in the leaf's dtype; there is nothing to write where it is None."""
 
-    def put(leaf: np.ndarray, part: Any) -> None:
-        leaf[row] = part
+    def write(leaf: np.ndarray | None, part: Any) -> None:
+        if leaf is not None:
+            leaf[where] = part
 
-    walk(put, tree, value)
+    walk(write, tree, value)
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
-    """Trees of equal structure with leaves (N, ...) as one tree with leaves (P, N, ...)."""
-    return walk(lambda *leaves: np.stack(leaves), *trees)
-
-
-def take_rows(tree: Tree, rows: slice) -> Tree:
-    """A slice of rows of each leaf; None stays None."""
-    return walk(lambda leaf: None if leaf is None else leaf[rows], tree)
+    """Trees of equal structure with leaves (N, ...) as one tree with leaves (P, N, ...); None stays None."""
+    return walk(lambda *leaves: None if leaves[0] is None else np.stack(leaves), *trees)

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from agilerl_exp.envs import MemberEnvs, play
+from agilerl_exp.envs import MemberEnvs, play, take
 from agilerl_exp.errors import ConfigError
 from agilerl_exp.models.training import TrainingSpec
 from agilerl_exp.population.population import Population
@@ -42,10 +42,8 @@ class Evaluator:
         def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
             out = np.zeros((len(population), blocks[0].num_envs), np.int64)
             for cohort, rows, where in population.parts(members):
-                part = obs if rows is None and len(where) == len(members) else _rows(obs, where)
-                out[where] = agent.act(
-                    cohort, part, None if mask is None else mask[where], zeros[where], None, rows
-                )
+                part = obs if rows is None and len(where) == len(members) else take(obs, where)
+                out[where] = agent.act(cohort, part, take(mask, where), zeros[where], None, rows)
             return out
 
         try:
@@ -86,9 +84,3 @@ def _same_id(env: VectorEnv, env_name: str) -> Callable[[int], VectorEnv]:
     if spec is None:
         raise ConfigError(f"{env_name}: evaluation needs environments of its own; give eval_env")
     return lambda _: gym.make_vec(spec, num_envs=1, vectorization_mode="sync")
-
-
-def _rows(tree: Any, where: np.ndarray) -> Any:
-    if isinstance(tree, dict):
-        return {key: _rows(leaf, where) for key, leaf in tree.items()}
-    return tuple(_rows(leaf, where) for leaf in tree) if isinstance(tree, tuple) else tree[where]

@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from agilerl_exp.buffers import Transition, join
-from agilerl_exp.envs import stack
-from agilerl_exp.envs.blocks import Blocks, Seen, Split, blocks_of
+from agilerl_exp.envs import put, take
+from agilerl_exp.envs.blocks import Blocks, blocks_of
 from agilerl_exp.errors import ConfigError, DivergenceError
 from agilerl_exp.functional.schedules import epsilon, linear_to
 from agilerl_exp.models.training import TrainingSpec
@@ -75,7 +75,7 @@ def train_off_policy(
     return population.agents, [agent.fitness[-1] for agent in population.agents]
 
 
-def _refuse_unfit(pop: Sequence[Any], envs: Blocks | Split, memory: Any, training: TrainingSpec) -> None:
+def _refuse_unfit(pop: Sequence[Any], envs: Blocks, memory: Any, training: TrainingSpec) -> None:
     if training.pop_size != len(pop):
         raise ConfigError(
             f"training.pop_size={training.pop_size}: pop has {len(pop)} agents; give one number"
@@ -108,7 +108,7 @@ class OffPolicy:
     def __init__(
         self,
         population: Population,
-        envs: Blocks | Split,
+        envs: Blocks,
         buffer: Any,
         training: TrainingSpec,
         streams: Streams,
@@ -128,7 +128,8 @@ class OffPolicy:
         self.generation_steps = training.generation_steps(self.agent.spec.default_evo_steps)
         self.horizon = training.max_steps
         self.meter = Meter(pop, envs.num_envs)
-        self.seen: list[Seen] = []
+        self.seen: tuple[Any, np.ndarray | None] | None = None
+        """What to act on next: observations (P, N, ...) and masks (P, N, A) or None."""
         self._set_schedules()
 
     def _set_schedules(self) -> None:
@@ -141,7 +142,7 @@ class OffPolicy:
 
     def run(self) -> None:
         """Train until every member has its env steps, or the target score is reached."""
-        if not self.seen:
+        if self.seen is None:
             self.seen = self.envs.reset()
         while not self.finished:
             while (members := self._training_members()).size:
@@ -158,31 +159,22 @@ class OffPolicy:
 
     def tick(self, members: np.ndarray) -> None:
         """One vector step of the members (R,), and the updates that it makes due."""
-        obs, mask = self._stacked(members)
+        obs, mask = _pick(self.seen, members, len(self.population))
         noise = self.streams.stream("explore").random((len(members), 2 * self.envs.num_envs), members)
         actions = self._act(members, obs, mask, self.epsilon(members), noise)
-        steps = self.envs.step(members, actions)
-        valid = np.stack([s.valid for s in steps])
-        reward = np.stack([s.reward for s in steps])
-        terminated = np.stack([s.terminated for s in steps])
-        truncated = np.stack([s.truncated for s in steps])
-        masks = [s.next_mask for s in steps if s.next_mask is not None]
+        step = self.envs.step(members, actions)
+        reward, terminated, truncated, valid = step.reward, step.terminated, step.truncated, step.valid
         transition = Transition(
-            obs,
-            actions,
-            reward,
-            terminated,
-            truncated,
-            stack([s.next_obs for s in steps]),
-            np.stack(masks) if masks else None,
-            valid,
+            obs, actions, reward, terminated, truncated, step.next_obs, step.next_mask, valid
         )
         everyone = len(members) == len(self.population)
         self.buffer.add(transition, None if everyone else members)
         for cohort, rows, where in self.population.parts(members):
             cohort.observe(_pick(obs, where, len(members)), rows, valid[where])
-        for i, s in zip(members.tolist(), steps, strict=True):
-            self.seen[i] = s.obs, s.mask
+        if everyone:
+            self.seen = step.obs, step.mask
+        else:
+            put(self.seen, members, (step.obs, step.mask))
         count = valid.sum(1)
         self.env_step[members] += count
         self.population.set_env_step(self.env_step)
@@ -215,7 +207,7 @@ class OffPolicy:
                 self.agent.act(
                     cohort,
                     _pick(obs, where, len(members)),
-                    None if mask is None else mask[where],
+                    take(mask, where),
                     eps[where],
                     noise[where],
                     rows,
@@ -229,11 +221,6 @@ class OffPolicy:
         for where, part in parts:
             actions[where] = part
         return actions
-
-    def _stacked(self, members: np.ndarray) -> tuple[Any, np.ndarray | None]:
-        seen = [self.seen[i] for i in members.tolist()]
-        masks = [mask for _, mask in seen if mask is not None]
-        return stack([obs for obs, _ in seen]), np.stack(masks) if masks else None
 
     def _training_members(self) -> np.ndarray:
         """Members before the end of the generation; the others wait where they can, and keep what they overshot."""
@@ -322,7 +309,8 @@ class OffPolicy:
         self.meter.load_state_dict(loop["meter"])
         self.streams.load_state_dict(loop["streams"])
         self.buffer.load_state_dict(state["buffer"])
-        self.seen, cut = self.envs.load_state_dict(state["envs"])
+        obs, mask, cut = self.envs.load_state_dict(state["envs"])
+        self.seen = obs, mask
         if cut.any():  # those episodes count as truncated
             self.buffer.flush(np.flatnonzero(cut.any(1)))
             self.meter.cut(cut)
@@ -330,8 +318,4 @@ class OffPolicy:
 
 def _pick(tree: Any, where: np.ndarray, count: int) -> Any:
     """Members `where` of a tree stacked over `count` members; all of them are the tree itself."""
-    if len(where) == count:
-        return tree
-    if isinstance(tree, dict):
-        return {key: _pick(leaf, where, count) for key, leaf in tree.items()}
-    return tuple(_pick(leaf, where, count) for leaf in tree) if isinstance(tree, tuple) else tree[where]
+    return tree if len(where) == count else take(tree, where)
