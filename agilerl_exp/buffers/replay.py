@@ -153,15 +153,16 @@ class ReplayBuffer:
         """
         store = self._store
         members = store.members if members is None else np.asarray(members, np.int64)
-        sizes = store.sizes[members]
+        rings = store.rings_of(members)
+        sizes = store.rings.sizes[rings]
         counts = np.full(len(members), batch_size)
-        if not len(members) or counts.min() < 1 or sizes.min() < 1:
+        if not len(members) or np.minimum(counts, sizes).min() < 1:
             raise ValueError(
                 f"cannot draw batches of {counts.tolist()} from rings that hold {sizes.tolist()} rows"
             )
         uniform = rng.random((len(members), int(counts.max())))
         padding = None
-        if counts.min() < uniform.shape[1]:
+        if np.count_nonzero(counts < uniform.shape[1]):
             padding = np.arange(uniform.shape[1]) >= counts[:, None]
         if self._priorities is None:
             position = (uniform * sizes[:, None]).astype(np.int64)
@@ -174,7 +175,7 @@ class ReplayBuffer:
             weight[padding] = 0.0
             position = np.where(padding, 0, position)
             index = np.where(padding, -1, position)
-        taken = store.rings.table.take(position + (store.rings_of(members) * self.max_size)[:, None])
+        taken = store.rings.table.take(position + (rings * self.max_size)[:, None])
         return self._batch(taken, _column(self.gamma if gamma is None else gamma), index, weight)
 
     def _batch(self, taken: Blocks, gamma: np.ndarray, index: np.ndarray, weight: np.ndarray) -> Batch:

@@ -48,8 +48,7 @@ class Blocks:
 
     def load_state_dict(self, state: dict[str, Any]) -> Restored:
         """Continue the saved episodes; leading axes (P, N)."""
-        restored = [tuple(block.load_state_dict(state[str(i)])) for i, block in enumerate(self.blocks)]
-        return Restored(*stack(restored))
+        return Restored(*stack([block.load_state_dict(state[str(i)]) for i, block in enumerate(self.blocks)]))
 
     def close(self) -> None:
         """Close all blocks."""
@@ -83,11 +82,11 @@ class Split(Blocks):
     def step(self, members: np.ndarray, actions: np.ndarray) -> Step:
         """Step all copies with actions (P, N, ...); members are all P."""
         whole = step_all(self.blocks, actions.reshape(1, -1, *actions.shape[2:]))
-        return Step(*self._split(tuple(whole)))
+        return Step(*self._split(whole))
 
     def load_state_dict(self, state: dict[str, Any]) -> Restored:
         """Continue the saved episodes; leading axes (P, N)."""
-        return Restored(*self._split(tuple(super().load_state_dict(state))))
+        return Restored(*self._split(super().load_state_dict(state)))
 
 
 def blocks_of(

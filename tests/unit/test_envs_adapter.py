@@ -9,7 +9,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from agilerl_exp.envs import MemberEnvs, make_member_envs
+from agilerl_exp.envs import MemberEnvs, Step, make_member_envs
+from agilerl_exp.envs.blocks import Blocks, Split
 from agilerl_exp.errors import ConfigError, EnvError
 from agilerl_exp.models.env import EnvSpec
 
@@ -216,6 +217,38 @@ def test_numbers_that_are_not_finite_stop_with_member_env_and_step(how: str, val
     what = "observation" if how == "obs" else "reward"
     with pytest.raises(EnvError, match=f"member 2, env 0: {what} is not finite at vector step 4"):
         envs.step(np.zeros(2, int))
+
+
+@pytest.mark.parametrize("how", ["reward", "obs"])
+def test_of_members_that_step_together_the_broken_one_is_named(how: str) -> None:
+    envs = Blocks([make("Breaks", member=i, n=n, how=how, value="nan") for i, n in enumerate([9, 9, 2])])
+    envs.reset()
+    envs.step(np.arange(3), np.zeros((3, 2), int))
+    with pytest.raises(EnvError, match=r"member 2, env 0: .* is not finite at vector step 2: .*nan"):
+        envs.step(np.arange(3), np.zeros((3, 2), int))
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_members_that_step_together_get_what_each_gets_alone(mode: AutoresetMode) -> None:
+    together = Blocks([MemberEnvs(probe_envs.Batch(mode)) for _ in range(3)])
+    whole, alone = Split(MemberEnvs(probe_envs.Batch(mode)), 2), MemberEnvs(probe_envs.Batch(mode))
+    [envs.reset() for envs in (together, whole, alone)]
+    ones: list[Step] = []
+    for k in range(9):
+        ones.append(alone.step(np.zeros(2, int)))
+        members = np.array([0, 2]) if k % 2 else np.arange(3)  # member 1 waits every second time
+        step = together.step(members, np.zeros((len(members), 2), int))
+        halves = whole.step(np.arange(2), np.zeros((2, 1), int))
+        for name, part, half in zip(Step._fields, step, halves, strict=True):
+            want = getattr(ones[-1], name)
+            if want is None:
+                assert part is half is None
+                continue
+            np.testing.assert_array_equal(part[0], want)
+            np.testing.assert_array_equal(part[-1], want)
+            np.testing.assert_array_equal(half.reshape(want.shape), want)
+            if not k % 2:
+                np.testing.assert_array_equal(part[1], getattr(ones[k // 2], name))
 
 
 def test_large_finite_numbers_pass() -> None:
