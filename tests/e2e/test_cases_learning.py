@@ -243,7 +243,7 @@ def test_b32_every_copy_of_every_member_and_run_starts_from_a_seed_of_its_own():
 def test_b32_evaluations_start_where_neither_training_nor_an_earlier_evaluation_did():
     settings = {"env.id": "probe/Echo-v0", "env.config": {"length": 4}, "env.num_envs": 4}
     loop = loop_of(settings | {"training.pop_size": 2})
-    starts = [obs[:, 0] for obs, _ in loop.envs.reset()]
+    starts = list(loop.envs.reset()[0][:, :, 0])
     for member in range(2):
         for generation in range(3):
             block = loop.evaluator.make(member, generation, 5)
