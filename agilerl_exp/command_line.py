@@ -113,7 +113,10 @@ def _saved(job_dir: str) -> list[str]:
     try:
         return [str(entry) for entry in json.loads(file.read_text())["overrides"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise JobError(f"resume={job_dir}: {file.name} is unreadable ({error})") from error
+        raise JobError(
+            f"resume={job_dir}: {file.name} is damaged ({type(error).__name__}: {error}); delete it and give the "
+            f"job's settings with hydra.run.dir={job_dir} in place of resume: its checkpoints go on"
+        ) from error
 
 
 def _key(argument: str) -> str:

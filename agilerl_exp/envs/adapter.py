@@ -250,10 +250,13 @@ class MemberEnvs:
         final = info.get("final_obs")
         for row in np.flatnonzero(ended).tolist():
             if final is None or (isinstance(final, np.ndarray) and final[row] is None):
-                raise EnvError(
-                    f"member {self._member}, env {row}: an episode ended without info['final_obs']; in "
-                    "SAME_STEP mode a vector env must give the last observation there (or use NEXT_STEP)"
+                why: str | Exception = (
+                    "an episode ended without info['final_obs']; in SAME_STEP mode a vector env must give "
+                    "the last observation there (or use NEXT_STEP)"
                 )
+                if self._copies:  # gymnasium handed on what the environment gave
+                    why = observations.misfit(self.observation_space, None) or why
+                raise EnvError(f"member {self._member}, env {row}: {why}")
             try:
                 observations.put(obs, row, observations.take(final, row))
             except Exception as error:

@@ -5,22 +5,19 @@ Must not know: training, populations, configuration files.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import TimeLimit
 
 from agilerl_exp.envs import plain
 from agilerl_exp.envs.adapter import MemberEnvs
-from agilerl_exp.envs.episodes import ENDLESS
 from agilerl_exp.envs.keepers import ArrayKeeper, ReplayKeeper, proves
 from agilerl_exp.envs.observations import leaves
 from agilerl_exp.envs.replay import Replayable
-from agilerl_exp.envs.source import build_vector, builder
+from agilerl_exp.envs.source import build_vector, builder, registered
 from agilerl_exp.envs.workers import Workers, shut_down
 from agilerl_exp.errors import ConfigError, EnvError
 from agilerl_exp.models.env import EnvSpec
@@ -39,12 +36,14 @@ def make_member_envs(spec: EnvSpec, seeds: Sequence[int], *, member: int = 0) ->
         SpaceError: its observations cannot be stored.
         EnvError: a worker died while it started.
     """
-    asked, auto = spec.vectorization == "entry_point", spec.vectorization == "auto"
-    if asked or (auto and len(seeds) >= _ENTRY_POINT_FROM and spec.id is not None and not spec.wrappers):
+    asked = spec.vectorization == "entry_point"
+    auto = spec.vectorization == "auto" and spec.id is not None and not spec.wrappers
+    only_way = auto and (known := registered(spec)) is not None and known.entry_point is None
+    if asked or only_way or (auto and len(seeds) >= _ENTRY_POINT_FROM):
         try:
             return _entry_point(spec, seeds, member)
         except ConfigError:
-            if asked:
+            if asked or only_way:
                 raise
     make = builder(spec)
     copies = [partial(_copy, make, member, index) for index in range(len(seeds))]
@@ -57,34 +56,6 @@ def make_member_envs(spec: EnvSpec, seeds: Sequence[int], *, member: int = 0) ->
     else:
         env = SyncVectorEnv(copies, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
     return MemberEnvs(env, seeds, member, ReplayKeeper(env))
-
-
-def refuse_endless(spec: EnvSpec) -> None:
-    """Try whether an episode ends where nothing declares a time limit: with one action all along, as a policy may.
-
-    Where there are action masks it is the first legal action.
-
-    Raises:
-        ConfigError: it passes 100,000 steps.
-        EnvError: the environment failed.
-    """
-    env = _copy(builder(spec), 0, 0)
-    with contextlib.closing(env):
-        if any(isinstance(layer, TimeLimit) for layer in plain.layers(env)):
-            return
-        env.action_space.seed(0)
-        action = env.action_space.sample()
-        _, info = env.reset(seed=0)
-        for _ in range(ENDLESS):
-            mask = info.get("action_mask")
-            legal = action if mask is None else getattr(env.action_space, "start", 0) + mask.argmax()
-            _, _, terminated, truncated, info = env.step(legal)
-            if terminated or truncated:
-                return
-    raise ConfigError(
-        f"training.eval_steps=null: an episode of {spec.name} passed {ENDLESS:,} steps and no time limit is declared; "
-        "give training.eval_steps, the cap of one evaluation episode"
-    )
 
 
 def _copy(make: Callable[[], gym.Env], member: int, index: int) -> Replayable:

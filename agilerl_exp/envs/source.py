@@ -70,6 +70,16 @@ def builder(spec: EnvSpec) -> Callable[[], gym.Env]:
     return build
 
 
+def registered(spec: EnvSpec) -> registration.EnvSpec | None:
+    """What gymnasium's registry holds under the id; None for an environment by entrypoint, or not there (yet)."""
+    return registration.registry.get((spec.id or "").rpartition(":")[2])
+
+
+def time_limit(spec: EnvSpec) -> int | None:
+    """The steps of an episode that the environment's registration declares."""
+    return known.max_episode_steps if (known := registered(spec)) else None
+
+
 def build_vector(spec: EnvSpec, num_envs: int) -> VectorEnv:
     """The environment's own vector version.
 

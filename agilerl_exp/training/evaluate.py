@@ -6,6 +6,7 @@ Must not know: what the scores decide.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import gymnasium as gym
@@ -52,6 +53,17 @@ class Evaluator:
             for block in blocks:
                 block.close()
         return returns, int(lengths.sum())
+
+    def refuse_endless(self) -> None:
+        """Try whether an episode ends under the first legal action all along, as a policy may act.
+
+        Raises:
+            ConfigError: no cap, and it passes 100,000 steps.
+            EnvError: the environment failed.
+        """
+        with closing(self.make(0, 0, 1)) as block:
+            still = np.zeros((1, block.num_envs), np.int64)
+            play(lambda _, mask: still if mask is None else mask.argmax(-1), [block], 1, self.max_steps)
 
 
 def evaluator_of(

@@ -15,7 +15,7 @@ import torch
 from agilerl_exp.buffers import join
 from agilerl_exp.envs import MemberEnvs, make_member_envs
 from agilerl_exp.envs.blocks import Blocks
-from agilerl_exp.envs.make import refuse_endless
+from agilerl_exp.envs.source import time_limit
 from agilerl_exp.errors import ConfigError
 from agilerl_exp.models.experiment import ExperimentSpec
 from agilerl_exp.models.training import ReplayBufferSpec
@@ -87,8 +87,8 @@ def _run_job(spec: ExperimentSpec, job: Job, root: Path) -> float:
                 display.message("members train side by side; nothing evolves (no evolution group is chosen)")
             session = JobSession(spec, job, root, tracker, signals, display)
             loop = build_loop(spec, session)
-            if not session.restore(loop) and training.eval_steps is None:
-                refuse_endless(spec.env)
+            if not session.restore(loop) and training.eval_steps is None and time_limit(spec.env) is None:
+                loop.evaluator.refuse_endless()
             display.update({"env_step": int(loop.env_step.min())})
             loop.run()
             result = _result(spec, loop, session)

@@ -82,11 +82,12 @@ def test_a_mistake_is_one_line_and_exit_2(tmp_path, arguments, lines):
     assert not result.stdout
 
 
+@pytest.mark.slow
 def test_an_environment_without_an_end_is_refused_before_training(tmp_path):
     result = command(tmp_path, "env=gym", "env.id=CliffWalking-v1", "hydra.run.dir=job")
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1].startswith(
-        "agilerl-exp: training.eval_steps=null: an episode of CliffWalking-v1 passed 100,000 steps"
+        "agilerl-exp: training.eval_steps=null: an evaluation episode passed 100,000 steps; give"
     )
     assert not (tmp_path / "job/metrics.jsonl").read_text()
 

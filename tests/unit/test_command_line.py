@@ -65,7 +65,7 @@ def test_a_folder_with_quotes_stays_one_value(job):
 @pytest.mark.parametrize("content", ["", "[]", '{"state": 1}', "\xff"])
 def test_an_unreadable_job_is_refused(job, content):
     (job / "job/status.json").write_text(content, encoding="latin-1")
-    with pytest.raises(JobError, match=r"resume=job: status.json is unreadable"):
+    with pytest.raises(JobError, match=r"resume=job: status.json is damaged .*; delete it and .*run.dir=job"):
         prepare(["resume=job"])
 
 

@@ -324,8 +324,9 @@ def test_an_observation_outside_its_space_is_one_line(kind: str) -> None:
 
 
 @pytest.mark.parametrize("vectorization", MODES)
-def test_a_last_observation_outside_its_space_is_one_line(vectorization: str) -> None:
-    assert wrong(vectorization, obs="shape", last=True) == f"member 3, env 0: {UNFIT['shape']}"
+@pytest.mark.parametrize("kind", ["shape", "none"])
+def test_a_last_observation_outside_its_space_is_one_line(vectorization: str, kind: str) -> None:
+    assert wrong(vectorization, obs=kind, last=True) == f"member 3, env 0: {UNFIT[kind]}"
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from agilerl_exp.envs import make_member_envs
-from agilerl_exp.envs.make import refuse_endless
-from agilerl_exp.envs.source import builder
-from agilerl_exp.errors import ConfigError, EnvError, SpaceError
+from agilerl_exp.envs.source import builder, time_limit
+from agilerl_exp.errors import ConfigError, SpaceError
 from agilerl_exp.models.env import EnvSpec
 
 FILE = '''
@@ -243,13 +242,16 @@ def test_sync_copies_are_gymnasiums_own() -> None:
     assert isinstance(envs._env, SyncVectorEnv)
 
 
-def test_an_episode_has_to_end_where_nothing_cuts_it(monkeypatch) -> None:
-    monkeypatch.setattr("agilerl_exp.envs.make.ENDLESS", 50)
-    limit = {"path": "gymnasium.wrappers.TimeLimit", "kwargs": {"max_episode_steps": 1000}}
-    for good in (EnvSpec(id="probe/Steps-v0", config={"cuts": [50]}), EnvSpec(id="probe/Legal-v0"),
-                 EnvSpec(id="probe/Steps-v0", wrappers=[limit])):  # fmt: skip
-        refuse_endless(good)
-    with pytest.raises(ConfigError, match=r"training\.eval_steps=null: .* probe/Steps-v0 passed 50 steps"):
-        refuse_endless(EnvSpec(id="probe/Steps-v0"))
-    with pytest.raises(EnvError, match="boom"):
-        refuse_endless(EnvSpec(id="probe/Breaks-v0", config={"n": 2}))
+@pytest.mark.parametrize("num_envs", [1, 5])
+def test_what_exists_as_a_vector_only_is_taken_as_one(num_envs: int) -> None:
+    name = "test/VectorOnly-v0"
+    gym.register(name, vector_entry_point=gym.envs.classic_control.cartpole.CartPoleVectorEnv)
+    envs = make_member_envs(EnvSpec(id=name), range(num_envs))
+    del gym.registry[name]
+    assert envs.num_envs == num_envs and not isinstance(envs._env, SyncVectorEnv)
+
+
+def test_a_time_limit_is_what_the_registration_declares() -> None:
+    limits = {"CartPole-v1": 500, "CliffWalking-v1": None}
+    assert {name: time_limit(EnvSpec(id=name)) for name in limits} == limits
+    assert time_limit(EnvSpec(entrypoint="probe_envs:Steps")) is None
