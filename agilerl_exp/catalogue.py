@@ -18,7 +18,7 @@ from agilerl_exp.models.base import Spec
 from agilerl_exp.models.env import EnvSpec
 from agilerl_exp.models.experiment import ExperimentSpec, field_paths, flat
 from agilerl_exp.models.explain import PACKAGES as PACKAGES
-from agilerl_exp.models.network import MlpSpec
+from agilerl_exp.models.network import AutoSpec, MlpSpec
 from agilerl_exp.models.tracker import TrackerSpec
 from agilerl_exp.models.training import ReplayBufferSpec, TrainingSpec
 
@@ -32,6 +32,7 @@ EXTRA_GROUPS = ("training/exploration", "experiment")
 """Groups without a spec of their own: their options set fields of the others."""
 
 _SPECS: dict[str, type[Spec]] = {
+    "network/auto": AutoSpec,
     "network/mlp": MlpSpec,
     "training": TrainingSpec,
     "buffer": ReplayBufferSpec,

@@ -23,7 +23,7 @@ from agilerl_exp.models.algo import ALGO_REGISTRY
 from agilerl_exp.models.base import Spec, tunables
 from agilerl_exp.models.env import EnvSpec, WrapperSpec
 from agilerl_exp.models.experiment import ExperimentSpec
-from agilerl_exp.models.network import MlpSpec
+from agilerl_exp.models.network import AutoSpec
 from agilerl_exp.models.tracker import TrackerSpec
 from agilerl_exp.models.training import NStepBufferArgs, PerBufferArgs, ReplayBufferSpec, TrainingSpec
 
@@ -38,7 +38,7 @@ SETTINGS: dict[str, list[tuple[str, type[Spec]]]] = {
         ("training.replay_buffer.per_buffer_args.", PerBufferArgs),
     ],
     "env": [("env.", EnvSpec), ("env.wrappers[i].", WrapperSpec)],
-    "network": [("algo.net_config.", MlpSpec)],
+    "network": [("algo.net_config.", AutoSpec)],
     "tracker": [("tracker.", TrackerSpec)],
 }
 TAKEN = {"training": [("training", "default"), ("training/exploration", "exponential")]}

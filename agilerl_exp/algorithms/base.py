@@ -18,7 +18,8 @@ from gymnasium.vector import VectorEnv
 from agilerl_exp.envs import MemberEnvs, play
 from agilerl_exp.errors import CheckpointError, ConfigError
 from agilerl_exp.models.base import tunables
-from agilerl_exp.networks.mlp import Mlp
+from agilerl_exp.networks.build import resolve
+from agilerl_exp.networks.network import Network
 from agilerl_exp.networks.observation import ObservationCodec
 from agilerl_exp.population.bank import Bank
 from agilerl_exp.population.cohort import Cohort, Loss, Minibatch, Params
@@ -53,10 +54,13 @@ class RLAlgorithm:
         device: str | torch.device = "cpu",
         seed: int = 0,
     ):
-        self.spec, self.index = spec, index
+        self.index = index
         self.observation_space, self.action_space = observation_space, action_space
         codec = ObservationCodec(observation_space)
-        nets = self.networks(spec, codec.width, action_space)
+        if "net_config" in type(spec).model_fields:
+            spec = spec.model_copy(update={"net_config": resolve(spec.net_config, codec)})
+        self.spec = spec
+        nets = self.networks(spec, codec, action_space)
         hyper = {name: np.array([getattr(spec, name)]) for name in tunables(type(spec))}
         self.cohort, self.row = Cohort(nets, codec, spec, hyper, device), 0
         self.cohort.engine = self._fastest_engine()
@@ -68,8 +72,8 @@ class RLAlgorithm:
     # What a concrete algorithm provides.
 
     @staticmethod
-    def networks(spec: Any, width: int, action_space: spaces.Space) -> dict[str, Mlp]:
-        """The networks it asks for, by name."""
+    def networks(spec: Any, inputs: ObservationCodec, action_space: spaces.Space) -> dict[str, Network]:
+        """The networks it asks for, by name; `inputs` turns observations into what they read."""
         raise NotImplementedError
 
     @staticmethod
@@ -85,19 +89,19 @@ class RLAlgorithm:
         raise NotImplementedError
 
     @staticmethod
-    def loss(nets: Mapping[str, Mlp], params: Params, target: Params, batch: Minibatch, spec: Any) -> Loss:
+    def loss(nets: Mapping[str, Network], params: Params, target: Params, batch: Minibatch, spec: Any) -> Loss:
         """What to minimise, through autograd."""
         raise NotImplementedError
 
     @staticmethod
     def gradient(
-        nets: Mapping[str, Mlp], params: Params, target: Params, batch: Minibatch, spec: Any, out: Params
+        nets: Mapping[str, Network], params: Params, target: Params, batch: Minibatch, spec: Any, out: Params
     ) -> Loss:
         """The same by hand, for networks that have a hand-written backward."""
         raise NotImplementedError
 
     @staticmethod
-    def native(nets: Mapping[str, Mlp], bank: Bank, spec: Any) -> TdStep | None:
+    def native(nets: Mapping[str, Network], bank: Bank, spec: Any) -> TdStep | None:
         """The whole gradient step compiled, or None where that does not cover these networks."""
         return None
 

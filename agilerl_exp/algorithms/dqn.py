@@ -16,8 +16,9 @@ from gymnasium import spaces
 from agilerl_exp.algorithms.base import RLAlgorithm
 from agilerl_exp.errors import SpaceError
 from agilerl_exp.functional.td import elementwise_loss, legal_only, loss_slope, pick, td_target
-from agilerl_exp.models.network import MlpSpec
-from agilerl_exp.networks.mlp import Mlp
+from agilerl_exp.networks.build import build
+from agilerl_exp.networks.network import Network
+from agilerl_exp.networks.observation import ObservationCodec
 from agilerl_exp.population.bank import Bank
 from agilerl_exp.population.cohort import Cohort, Loss, Minibatch, Params
 from agilerl_exp.population.native import TdStep, serves
@@ -27,7 +28,7 @@ class DQN(RLAlgorithm):
     """A DQN agent: one row of a cohort of action-value networks."""
 
     @staticmethod
-    def networks(spec: Any, width: int, action_space: spaces.Space) -> dict[str, Mlp]:
+    def networks(spec: Any, inputs: ObservationCodec, action_space: spaces.Space) -> dict[str, Network]:
         """The action-value network, one output an action.
 
         Raises:
@@ -37,7 +38,7 @@ class DQN(RLAlgorithm):
             raise SpaceError(
                 f"env: the action space {action_space} is not Discrete; DQN needs a finite set of actions"
             )
-        return {"q": Mlp.from_spec(spec.net_config or MlpSpec(), width, int(action_space.n))}
+        return {"q": build(spec.net_config, inputs, int(action_space.n))}
 
     @staticmethod
     def act(
@@ -75,7 +76,7 @@ class DQN(RLAlgorithm):
         return np.where(explore, random, greedy)
 
     @staticmethod
-    def loss(nets: Mapping[str, Mlp], params: Params, target: Params, batch: Minibatch, spec: Any) -> Loss:
+    def loss(nets: Mapping[str, Network], params: Params, target: Params, batch: Minibatch, spec: Any) -> Loss:
         """Weighted mean of the TD losses of each member."""
         net = nets["q"]
         with torch.no_grad():
@@ -91,7 +92,7 @@ class DQN(RLAlgorithm):
 
     @staticmethod
     def gradient(
-        nets: Mapping[str, Mlp], params: Params, target: Params, batch: Minibatch, spec: Any, out: Params
+        nets: Mapping[str, Network], params: Params, target: Params, batch: Minibatch, spec: Any, out: Params
     ) -> Loss:
         """`loss`, with its gradient written into `out` by hand."""
         net, b = nets["q"], batch.action.shape[1]
@@ -108,12 +109,13 @@ class DQN(RLAlgorithm):
         return Loss(value, td_error, {"q_value": _own_mean(q_value, batch)})
 
     @staticmethod
-    def native(nets: Mapping[str, Mlp], bank: Bank, spec: Any) -> TdStep | None:
+    def native(nets: Mapping[str, Network], bank: Bank, spec: Any) -> TdStep | None:
         """The compiled step of `gradient`, Adam and the polyak target."""
-        if not serves(nets["q"], bank):
+        net = nets["q"]
+        if not serves(net, bank):
             return None
         huber = spec.loss == "huber"
-        return TdStep(nets["q"], bank, twice=spec.double, huber=huber, max_norm=spec.max_grad_norm)
+        return TdStep(net, bank, twice=spec.double, huber=huber, max_norm=spec.max_grad_norm)
 
 
 def _own_mean(q_value: torch.Tensor, batch: Minibatch) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 Must not know: what the outputs mean, who minimises them, how many members share a bank.
 
-Shapes: x `(P, B, in)`, parameters `(P, out, in)` and `(P, out)` as in `torch.nn.Linear`, output `(P, B, out)`.
+Parameters are `(P, out, in)` and `(P, out)` as in `torch.nn.Linear`.
 Three writings of the same function: `apply` (autograd), `forward`/`backward` (by hand, no graph) and
 `act` (numpy, for acting). Tests hold them equal.
 """
@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl_exp.models.network import MlpSpec
+from agilerl_exp.models.network import HeadSpec
+from agilerl_exp.networks.network import Leaf, Network
 
 LAYER_NORM_EPS = 1e-5
 # Derivatives as functions of the output (which `forward` keeps), as the kernels behind autograd compute them.
@@ -38,7 +39,7 @@ _NUMPY = {
 
 
 @dataclass(frozen=True)
-class Mlp:
+class Mlp(Network):
     """The architecture of one member; equal architectures may share a cohort.
 
     Attributes:
@@ -58,7 +59,7 @@ class Mlp:
     init: str = "orthogonal"
 
     @classmethod
-    def from_spec(cls, spec: MlpSpec, in_width: int, out_width: int) -> Mlp:
+    def from_spec(cls, spec: HeadSpec, in_width: int, out_width: int) -> Mlp:
         """The architecture that `spec` asks for between the two widths."""
         hidden = tuple(spec.hidden_size)
         return cls(in_width, out_width, hidden, spec.activation, spec.layer_norm, spec.init)
@@ -69,38 +70,48 @@ class Mlp:
         return (self.in_width, *self.hidden_size, self.out_width)
 
     @property
-    def has_manual_backward(self) -> bool:
+    def has_manual_backward(self) -> bool:  # type: ignore[override]
         """Whether `forward` and `backward` cover this architecture."""
         return not self.layer_norm and self.activation in _BY_OUTPUT
 
-    def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Name and shape of each tensor of one member, in the order of the bank."""
-        out: list[tuple[str, tuple[int, ...]]] = []
-        last = len(self.widths) - 2
-        for i, (a, b) in enumerate(zip(self.widths[:-1], self.widths[1:], strict=True)):
-            out += [(f"{i}.weight", (b, a)), (f"{i}.bias", (b,))]
-            if self.layer_norm and i < last:
-                out += [(f"{i}.norm.weight", (b,)), (f"{i}.norm.bias", (b,))]
-        return out
+    def layout(self) -> list[Leaf]:
+        """See `Network`; hidden layers are named by their number, the last layer `out`."""
+        leaves: list[Leaf] = []
+        before: tuple[str | None, int] = (None, self.in_width)
+        for i, size in enumerate(self.hidden_size):
+            units = (f"hidden{i}", size)
+            leaves += [Leaf(f"{i}.weight", (units, before)), Leaf(f"{i}.bias", (units,))]
+            if self.layer_norm:
+                leaves += [Leaf(f"{i}.norm.weight", (units,)), Leaf(f"{i}.norm.bias", (units,))]
+            before = units
+        last = (None, self.out_width)
+        return [*leaves, Leaf("out.weight", (last, before)), Leaf("out.bias", (last,))]
 
     def init_member(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Initial tensors of one member, float32, in the order of `shapes`."""
-        out, last = [], len(self.widths) - 2
+        """See `Network`."""
+        out = []
         for name, shape in self.shapes():
-            layer, kind = int(name.split(".")[0]), name.partition(".")[2]
+            layer, _, kind = name.partition(".")
             if kind == "weight":
-                out.append(_init_weight(self.init, shape, layer == last, rng))
+                fan_in = shape[1]
+                out.append(_init_weight(self.init, shape, layer == "out", rng))
             elif kind == "norm.weight":
                 out.append(np.ones(shape, np.float32))
             elif kind == "bias" and self.init == "torch":
-                bound = 1 / sqrt(self.widths[layer])
+                bound = 1 / sqrt(fan_in)
                 out.append(rng.uniform(-bound, bound, shape).astype(np.float32))
             else:
                 out.append(np.zeros(shape, np.float32))
         return out
 
+    def inserted(self, leaf: Leaf) -> np.ndarray:
+        """See `Network`; ReLU leaves what a ReLU layer makes as it is."""
+        if leaf.name.endswith("norm.weight"):
+            return np.ones(leaf.shape, np.float32)
+        return np.eye(*leaf.shape, dtype=np.float32) if len(leaf.shape) > 1 else np.zeros(leaf.shape, np.float32)
+
     def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Outputs `(P, B, out)` through autograd."""
+        """See `Network`."""
         activation = getattr(nn, self.activation)()
         for weight, bias, *norm in self._layers(params):
             x = torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
@@ -135,7 +146,7 @@ class Mlp:
                 grad = chain(torch.bmm(grad, params[i]), x)
 
     def act(self, params: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
-        """Outputs `(P, B, out)` in numpy, equal to `apply` within 1e-6; `x` is float32 and not changed."""
+        """See `Network`."""
         for weight, bias, *norm in self._layers(params):
             x = np.matmul(x, weight.swapaxes(1, 2))
             x += bias[:, None]
@@ -149,7 +160,7 @@ class Mlp:
         return x
 
     def module(self, params: Sequence[Tensor]) -> nn.Sequential:
-        """An ordinary `nn.Sequential` whose parameters VIEW the tensors `(out, in)`, `(out,)` of one member."""
+        """See `Network`; an `nn.Sequential` of ordinary layers."""
         layers: list[nn.Module] = []
         for weight, bias, *norm in self._layers(params):
             linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta")

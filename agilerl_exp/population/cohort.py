@@ -19,7 +19,7 @@ from torch import Tensor
 
 from agilerl_exp.functional.running_stats import RunningStats
 from agilerl_exp.functional.schedules import linear_to
-from agilerl_exp.networks.mlp import Mlp
+from agilerl_exp.networks.network import Network
 from agilerl_exp.networks.observation import ObservationCodec
 from agilerl_exp.population.bank import Bank
 from agilerl_exp.population.native import TdStep
@@ -80,13 +80,13 @@ class Maths(Protocol):
     """What a cohort needs of an algorithm."""
 
     def loss(
-        self, nets: Mapping[str, Mlp], params: Params, target: Params, batch: Minibatch, spec: Any
+        self, nets: Mapping[str, Network], params: Params, target: Params, batch: Minibatch, spec: Any
     ) -> Loss:
         """The loss, differentiable by autograd."""
 
     def gradient(
         self,
-        nets: Mapping[str, Mlp],
+        nets: Mapping[str, Network],
         params: Params,
         target: Params,
         batch: Minibatch,
@@ -95,7 +95,7 @@ class Maths(Protocol):
     ) -> Loss:
         """The same loss, its gradient written into `out` by hand; asked only where every net has a backward."""
 
-    def native(self, nets: Mapping[str, Mlp], bank: Bank, spec: Any) -> TdStep | None:
+    def native(self, nets: Mapping[str, Network], bank: Bank, spec: Any) -> TdStep | None:
         """The whole step compiled, or None where that does not cover these networks."""
 
 
@@ -119,7 +119,7 @@ class Cohort:
 
     def __init__(
         self,
-        nets: Mapping[str, Mlp],
+        nets: Mapping[str, Network],
         codec: ObservationCodec,
         spec: Any,
         hyper: Mapping[str, np.ndarray],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ import torch
 from agilerl_exp.functional.compiled import load_library
 from agilerl_exp.functional.running_stats import CLIP
 from agilerl_exp.networks.mlp import Mlp
+from agilerl_exp.networks.network import Network
 from agilerl_exp.population.bank import Bank
 
 DEEPEST = 16  # MAX_LAYERS of native.c
@@ -62,8 +63,10 @@ def compiled_step() -> ctypes.CDLL | None:
     return found
 
 
-def serves(net: Mlp, bank: Bank) -> bool:
+def serves(net: Network, bank: Bank) -> TypeGuard[Mlp]:
     """Whether the compiled step covers this network on this bank."""
+    if not isinstance(net, Mlp):
+        return False
     plain = net.activation == "ReLU" and len(net.widths) <= DEEPEST
     return plain and max(net.widths) <= WIDEST and bank.device.type == "cpu" and compiled_step() is not None
 

@@ -23,8 +23,7 @@ from agilerl_exp.functional.td import legal_only, pick, td_target
 from agilerl_exp.models import _resolve
 from agilerl_exp.models.algo import RLAlgorithmSpec, register
 from agilerl_exp.models.base import Tunable
-from agilerl_exp.models.network import MlpSpec
-from agilerl_exp.networks.mlp import Mlp
+from agilerl_exp.networks.build import build
 from agilerl_exp.population.cohort import Loss
 
 
@@ -62,9 +61,9 @@ class Toy(RLAlgorithm):
     """The maths of it."""
 
     @staticmethod
-    def networks(spec, width, action_space):
-        net = spec.net_config or MlpSpec()
-        return {"v": Mlp.from_spec(net, width, 1), "a": Mlp.from_spec(net, width, int(action_space.n))}
+    def networks(spec, inputs, action_space):
+        net = spec.net_config
+        return {"v": build(net, inputs, 1), "a": build(net, inputs, int(action_space.n))}
 
     @staticmethod
     def act(cohort, obs, mask, epsilon, noise, rows=None):

@@ -73,7 +73,7 @@ def test_spec_becomes_the_architecture():
     spec = MlpSpec(hidden_size=[32, 16], activation="Tanh", layer_norm=True, init="he")
     assert Mlp.from_spec(spec, 4, 2) == Mlp(4, 2, (32, 16), "Tanh", True, "he")
     shapes = dict(Mlp(4, 2, (64, 32), layer_norm=True).shapes())
-    assert shapes["0.weight"] == (64, 4) and shapes["1.norm.bias"] == (32,) and shapes["2.bias"] == (2,)
+    assert shapes["0.weight"] == (64, 4) and shapes["1.norm.bias"] == (32,) and shapes["out.bias"] == (2,)
     assert len(shapes) == 4 + 4 + 2
 
 

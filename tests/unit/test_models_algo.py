@@ -20,7 +20,7 @@ from agilerl_exp.models.algo import (
 from agilerl_exp.models.algorithms.dqn import DQNSpec
 from agilerl_exp.models.base import Static, tunables
 from agilerl_exp.models.env import EnvSpec
-from agilerl_exp.models.network import MlpSpec
+from agilerl_exp.models.network import AutoSpec, MlpSpec
 from agilerl_exp.models.training import TrainingSpec
 
 BASE = {"batch_size": 128, "hp_config": None}
@@ -243,7 +243,11 @@ def test_network_spec():
         "hidden_size": [64, 64],
         "activation": "ReLU",
         "layer_norm": False,
-        "init": "orthogonal",
+        "init": "torch",
+        "min_layers": 1,
+        "max_layers": 3,
+        "min_nodes": 16,
+        "max_nodes": 512,
     }
     for bad in (
         {"hidden_size": [0]},
@@ -251,10 +255,11 @@ def test_network_spec():
         {"activation": "relu"},
         {"init": "zeros"},
         {"arch": "cnn"},
+        {"min_nodes": 8, "max_nodes": 4},
     ):
         with pytest.raises(ValidationError):
             MlpSpec(**bad)
-    assert DQNSpec(net_config={"hidden_size": [3]}).net_config == MlpSpec(hidden_size=[3])
+    assert DQNSpec(net_config={"hidden_size": [3]}).net_config == AutoSpec(hidden_size=[3])
 
 
 IMPORT = """

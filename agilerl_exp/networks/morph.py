@@ -1,0 +1,155 @@
+"""Architecture mutations: what may change in a network spec, and what becomes of the trained tensors.
+
+A mutation changes the spec alone; the tensors of the new network follow from comparing the layouts of the two.
+Units that stay keep their weights and moments, new ones listen but are not listened to yet (zero outgoing weights),
+new layers are identities: the function stays, but for what LayerNorm and activations other than ReLU make of it.
+Must not know: cohorts, optimizers, who draws a mutation and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from agilerl_exp.models.base import Spec
+from agilerl_exp.models.network import Depth, Widths
+from agilerl_exp.networks.network import Leaf, Network
+
+Tensors = Sequence[np.ndarray]
+
+
+class Change(NamedTuple):
+    """One change of an architecture: `add_node` of `hidden_size` from `old` to `new`."""
+
+    kind: str
+    field: str
+    old: Any
+    new: Any
+    spec: Any
+
+
+def draw(spec: Spec, rng: np.random.Generator, new_layer: float) -> Change | None:
+    """A random change inside the bounds of the spec; None where nothing may change.
+
+    Args:
+        spec: a network spec.
+        rng: source of the draw.
+        new_layer: probability of a change of depth rather than width; where one of them is impossible the other
+            is taken.
+    """
+    depth, width = rng.random() < new_layer, list(_widths(spec))
+    options = (list(_depths(spec)) or width) if depth else (width or list(_depths(spec)))
+    kinds = sorted({change.kind for change in options})
+    if not kinds:
+        return None
+    kind = kinds[rng.integers(len(kinds))]
+    options = [change for change in options if change.kind == kind]
+    return options[rng.integers(len(options))]
+
+
+def activation(spec: Spec, rng: np.random.Generator, names: Sequence[str]) -> Change | None:
+    """Another of the activations `names`; None where there is no other."""
+    old = getattr(spec, "activation", None)
+    others = [name for name in names if name != old]
+    if old is None or not others:
+        return None
+    return _change(spec, "activation", {"activation": others[rng.integers(len(others))]})
+
+
+def _marks(spec: Spec, kind: type) -> Iterator[tuple[str, Any]]:
+    for name, field in type(spec).model_fields.items():
+        yield from ((name, mark) for mark in field.metadata if isinstance(mark, kind))
+
+
+def _change(spec: Spec, kind: str, values: Mapping[str, Any]) -> Change:
+    name = next(iter(values))
+    return Change(kind, name, getattr(spec, name), values[name], spec.model_copy(update=dict(values)))
+
+
+def _widths(spec: Spec) -> Iterator[Change]:
+    for name, mark in _marks(spec, Widths):
+        value, (low, high) = getattr(spec, name), (getattr(spec, mark.low), getattr(spec, mark.high))
+        sizes = value if isinstance(value, list) else [value]
+        for i, size in enumerate(sizes):
+            for step in (sign * step for sign in (1, -1) for step in mark.steps):
+                if low <= size + step <= high:
+                    new = [*sizes[:i], size + step, *sizes[i + 1 :]]
+                    kind = f"{'add' if step > 0 else 'remove'}_{mark.noun}"
+                    yield _change(spec, kind, {name: new if isinstance(value, list) else new[0]})
+
+
+def _depths(spec: Spec) -> Iterator[Change]:
+    for name, mark in _marks(spec, Depth):
+        value, lists = getattr(spec, name), {other: getattr(spec, other) for other in mark.along}
+        count = len(value) if isinstance(value, list) else value
+        if count < getattr(spec, mark.high):
+            more = [*value, value[-1]] if isinstance(value, list) else value + 1
+            grown = {other: [*lists[other], entry] for other, entry in mark.along.items()}
+            yield _change(spec, f"add_{mark.noun}", {name: more, **grown})
+        if count > getattr(spec, mark.low):
+            less = value[:-1] if isinstance(value, list) else value - 1
+            cut = {other: entries[:-1] for other, entries in lists.items()}
+            yield _change(spec, f"remove_{mark.noun}", {name: less, **cut})
+
+
+def carry(
+    old: Network, new: Network, roles: Mapping[str, Tensors], rng: np.random.Generator
+) -> dict[str, list[np.ndarray]]:
+    """The tensors of one member of `old` as tensors of `new`.
+
+    Args:
+        old, new: the two architectures.
+        roles: `weights`, `target` and the optimizer's moments, each a tensor a leaf of `old`. Weights and target
+            start alike where they are new; moments of new entries are zero.
+        rng: source of the new units' weights.
+    """
+    before = {leaf.name: (leaf, k) for k, leaf in enumerate(old.layout())}
+    fresh = dict(zip((leaf.name for leaf in new.layout()), new.init_member(rng), strict=True))
+    stay = _staying(old, new, roles["weights"])
+    out: dict[str, list[np.ndarray]] = {role: [] for role in roles}
+    for leaf in new.layout():
+        known = before.get(leaf.name)
+        start = new.inserted(leaf) if known is None else fresh[leaf.name]
+        for role, tensors in roles.items():
+            value = start.copy() if role in ("weights", "target") else np.zeros(leaf.shape, np.float32)
+            if known is not None:
+                _keep(value, leaf, known[0], tensors[known[1]], stay)
+            out[role].append(value)
+    return out
+
+
+def _staying(old: Network, new: Network, weights: Tensors) -> dict[str, np.ndarray]:
+    """Which units of a shrinking group stay: those that the layers after them weigh most."""
+    sizes = {group: size for leaf in new.layout() for group, size in leaf.axes if group}
+    heard: dict[str, np.ndarray] = {}
+    for leaf, weight in zip(old.layout(), weights, strict=True):
+        for axis in leaf.inputs:
+            group, size = leaf.axes[axis]
+            if group in sizes and sizes[group] < size:
+                others = tuple(i for i in range(weight.ndim) if i != axis)
+                heard[group] = heard.get(group, 0) + np.square(weight, dtype=np.float64).sum(others)
+    return {group: np.sort(np.argsort(-total, kind="stable")[: sizes[group]]) for group, total in heard.items()}
+
+
+def _keep(
+    value: np.ndarray, leaf: Leaf, before: Leaf, trained: np.ndarray, stay: Mapping[str, np.ndarray]
+) -> None:
+    """Write the kept part of a trained tensor; new entries of an input axis do not speak."""
+    source, target = [], []
+    for axis, ((group, size), (old_group, old_size)) in enumerate(zip(leaf.axes, before.axes, strict=True)):
+        count = min(size, old_size)
+        kept = np.arange(count)
+        if group is not None and group.startswith("kernel"):  # grows and shrinks around its centre
+            source.append(kept + (old_size - count) // 2)
+            target.append(kept + (size - count) // 2)
+        else:
+            same = group == old_group and size < old_size
+            source.append(stay[group] if same and group in stay else kept)
+            target.append(kept)
+        if axis in leaf.inputs and size > old_size:
+            silent = np.ones(size, bool)
+            silent[target[-1]] = False
+            value[(slice(None),) * axis + (silent,)] = 0.0
+    value[np.ix_(*target)] = trained[np.ix_(*source)]
