@@ -27,7 +27,7 @@ BASE: dict[str, Any] = {
         "lr": 1e-3,
         "batch_size": 8,
         "learn_step": 4,
-        "net_config": {"hidden_size": [8]},
+        "net_config": {"hidden_size": [8], "init": "orthogonal"},
     },
     "env": {"id": "probe/Steps-v0", "config": {"cuts": [5]}, "num_envs": 2},
     "training": {

@@ -44,6 +44,11 @@ def explain(error: ValidationError, known: Collection[str], config: Any, prefix:
             lines += [inside + line for line in cause.lines]
         elif entry["type"] == "extra_forbidden":
             lines.append(f"{path}: no such setting{nearest(path, known)}")
+        elif entry["type"] == "union_tag_invalid":
+            tag = entry["ctx"]["discriminator"].strip("'").removesuffix("()")
+            tags = entry["ctx"]["expected_tags"].replace("'", "")
+            hint = did_you_mean(entry["ctx"]["tag"], tags.split(", "))
+            lines.append(mistake(inside + tag, entry["ctx"]["tag"], f"must be one of {tags}{hint}"))
         elif entry["type"] == "missing":
             lines.append(f"{path}: must be given")
         else:

@@ -99,12 +99,13 @@ class MlpSpec(HeadSpec):
     """Which family of networks."""
 
 
-def _arch(value: Any) -> Any:
-    return value.get("arch", "auto") if isinstance(value, dict) else getattr(value, "arch", None)
+def arch(value: Any) -> Any:
+    """What tells the specs apart, in a spec or in the settings of one."""
+    return value.get("arch", "auto") if isinstance(value, dict) else getattr(value, "arch", "auto")
 
 
 NetworkSpec: TypeAlias = Annotated[
     Annotated[AutoSpec, Tag("auto")] | Annotated[MlpSpec, Tag("mlp")],
-    Discriminator(_arch),
+    Discriminator(arch),
 ]
 """Any network spec, told apart by `arch`; without it the observations decide."""

@@ -77,7 +77,7 @@ def trace(ring: str, engine: str) -> OffPolicy:
                 "loss": "huber",
                 "max_grad_norm": 5.0,
                 "normalize_obs": True,
-                "net_config": {"hidden_size": [16, 16]},
+                "net_config": {"hidden_size": [16, 16], "init": "orthogonal"},
             },
             "env": {"id": "CartPole-v1", "num_envs": 4},
             "training": {

@@ -214,7 +214,7 @@ def test_env_spec():
 def test_round_trip_through_json():
     spec = build(algo__net_config={}, algo__hp_config={"lr": {"min": 0, "max": 1}}, env__wrappers=["a:B"])
     config = json.loads(json.dumps(spec.to_config()))
-    assert config["algo"]["name"] == "DQN" and config["algo"]["net_config"]["arch"] == "mlp"
+    assert config["algo"]["name"] == "DQN" and config["algo"]["net_config"]["arch"] == "auto"
     again = ExperimentSpec.from_config(config)
     assert again == spec and isinstance(again.algo, DQNSpec) and again.fingerprint() == spec.fingerprint()
 
