@@ -240,10 +240,28 @@ class RLAlgorithm:
             self.index if index is None else index,
             self.cohort.bank.device,
         )
-        twin.cohort.copy_row(0, self.cohort, self.row)
-        twin.cohort.engine = self.cohort.engine
+        twin.cohort = self.cohort.empty(np.array([0]))
+        twin.cohort.load_state_dict(0, self.cohort.state_dict(self.row))
         twin.fitness = list(self.fitness)
         return twin
+
+    def morphed(self, net_config: Any, rng: np.random.Generator) -> RLAlgorithm:
+        """A copy with another architecture that goes on from the trained tensors (see `networks.morph.carry`).
+
+        Args:
+            net_config: a network spec.
+            rng: source of the weights of new units.
+        """
+        twin = self._with_network(net_config)
+        twin.cohort.load_state_dict(0, self.cohort.morphed(self.row, twin.cohort, rng))
+        twin.cohort.horizon = self.cohort.horizon
+        twin.fitness = list(self.fitness)
+        return twin
+
+    def _with_network(self, net_config: Any) -> RLAlgorithm:
+        spec = self.spec.model_copy(update={"net_config": net_config})
+        spaces = self.observation_space, self.action_space
+        return type(self)(spec, *spaces, self.index, self.cohort.bank.device)
 
     def save_checkpoint(self, path: str | Path) -> None:
         """Write the agent as a directory (weights, targets, moments, hyperparameters, statistics, counters)."""
@@ -275,27 +293,41 @@ class RLAlgorithm:
 
     def state_dict(self) -> dict[str, Any]:
         """All state of the agent: arrays by role, hyperparameters, counters, fitness, the architecture."""
+        state = self.cohort.state_dict(self.row)
         return {
             "algorithm": type(self).__name__,
             "architecture": self._architecture(),
+            "net_config": self._net_config(),
             "fitness": list(self.fitness),
-            **self.cohort.state_dict(self.row),
+            **state | {"bank": {role: tensor.cpu().numpy() for role, tensor in state["bank"].items()}},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave.
+        """Restore what `state_dict` gave; the agent takes over its architecture.
 
         Raises:
-            CheckpointError: it belongs to another algorithm or architecture.
+            CheckpointError: it belongs to another algorithm or other spaces.
         """
-        own = self._architecture()
+        evolved = state["net_config"] != self._net_config()
+        try:
+            twin = self._with_network(type(self.spec)(net_config=state["net_config"]).net_config) if evolved else self
+        except ValueError as error:
+            raise CheckpointError(f"net_config {state['net_config']} is no network: {error}") from None
+        own = twin._architecture()
         if state["algorithm"] != type(self).__name__ or state["architecture"] != own:
             raise CheckpointError(
                 f"the checkpoint holds {state['algorithm']} {state['architecture']}, "
                 f"this agent is {type(self).__name__} {own}; build it from the same spec and spaces"
             )
+        if evolved:
+            twin.cohort.horizon = self.cohort.horizon
+            self.spec, self.cohort, self.row = twin.spec, twin.cohort, twin.row
         self.cohort.load_state_dict(self.row, state)
         self.fitness = [float(x) for x in state["fitness"]]
+
+    def _net_config(self) -> Any:
+        net_config = getattr(self.spec, "net_config", None)
+        return None if net_config is None else net_config.model_dump(mode="json")
 
     def _architecture(self) -> dict[str, Any]:
         nets = {name: repr(net) for name, net in self.cohort.nets.items()}

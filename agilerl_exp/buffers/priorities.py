@@ -35,6 +35,11 @@ class Priorities:
         """Give new rows the largest priority so far (two int64 arrays of one shape)."""
         self.trees.set(member, position, self.highest[member])
 
+    def copy(self, member: int, source: int) -> None:
+        """Make the tree of a member a copy of another one."""
+        self.trees.nodes[member] = self.trees.nodes[source]
+        self.highest[member] = self.highest[source]
+
     def draw(
         self, members: np.ndarray, uniform: np.ndarray, counts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -110,6 +110,24 @@ class ReplayBuffer:
             raise ValueError(f"{len(transition.reward)} members given, the buffer holds {len(store.members)}")
         self._enter(store.add(transition, members))
 
+    def copy_members(self, members: np.ndarray, sources: np.ndarray) -> None:
+        """Give members the experience of others as it is now: rows, where each has a ring of its own, and priorities.
+
+        Open n-step windows stay as they are; `flush` those of the members before.
+
+        Args:
+            members: int64 (R,), distinct.
+            sources: int64 (R,); following sources from a member never leads back to it.
+        """
+        pending = dict(zip(members.tolist(), sources.tolist(), strict=True)) if self.allocated else {}
+        while pending:  # whoever is still to be read is written later
+            member = next(member for member in pending if member not in pending.values())
+            source = pending.pop(member)
+            if not self.shared:
+                self._store.rings.copy(member, source)
+            if self._priorities is not None:
+                self._priorities.copy(member, source)
+
     def flush(self, members: np.ndarray | None = None) -> None:
         """Store the open n-step windows of members (None: all) as if they had been truncated here."""
         self._enter(self._store.flush(members))

@@ -40,6 +40,13 @@ class Rings:
         rank = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return (np.repeat(cursors, counts) + rank) % self.capacity + np.repeat(bases, counts)
 
+    def copy(self, ring: int, source: int) -> None:
+        """Make a ring a copy of another one: filled rows, cursor and size."""
+        rows = int(self.sizes[source])
+        for block in self.table.blocks.values():
+            block[ring * self.capacity :][:rows] = block[source * self.capacity :][:rows]
+        self.cursors[ring], self.sizes[ring] = self.cursors[source], rows
+
     def claim_one(self, ring: int, count: int) -> Where:
         """`claim` for one ring, in plain integers: the fast path of a lone member."""
         start, base = int(self.cursors[ring]), ring * self.capacity

@@ -66,6 +66,13 @@ class Bank:
             for offset, (_, shape) in zip(self.offsets, self.shapes, strict=True)
         ]
 
+    def join(self, tensors: Sequence[np.ndarray]) -> Tensor:
+        """A row `[n]` of the tensors of one member: the inverse of `split`."""
+        row = torch.zeros(1, self.weights.shape[1])
+        for view, value in zip(self.split(row), tensors, strict=True):
+            view[0] = torch.from_numpy(value)
+        return row[0]
+
     def views(self, role: str) -> list[Tensor]:
         """Views `[P, *shape]` of each tensor of a role."""
         return self._views[role]

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from agilerl_exp.functional.running_stats import RunningStats
 from agilerl_exp.functional.schedules import linear_to
+from agilerl_exp.networks.morph import carry
 from agilerl_exp.networks.network import Network
 from agilerl_exp.networks.observation import ObservationCodec
-from agilerl_exp.population.bank import Bank
+from agilerl_exp.population.bank import STATE, Bank
 from agilerl_exp.population.native import TdStep
 
 COUNTERS = ("env_step", "update_step", "target_mark")
@@ -279,28 +280,40 @@ class Cohort:
             start += count
         return out
 
-    def copy_row(self, row: int, source: Cohort, source_row: int) -> None:
-        """Make member `row` a copy of a member of a cohort of the same architecture: weights, moments,
-        hyperparameters, statistics and counters."""
-        self.load_state_dict(row, source.state_dict(source_row))
-        self.horizon = source.horizon
+    def empty(self, slots: np.ndarray) -> Cohort:
+        """A cohort of the same architecture for other members; its rows are zero."""
+        hyper = {name: np.zeros(len(slots)) for name in self.hyper}
+        cohort = Cohort(self.nets, self.codec, self.spec, hyper, self.bank.device)
+        cohort.slots, cohort.engine, cohort.horizon = slots, self.engine, self.horizon
+        return cohort
 
-    def state_dict(self, row: int) -> dict[str, Any]:
-        """All state of one member: bank row, hyperparameters, statistics and counters; arrays are views."""
+    def state_dict(self, rows: int | np.ndarray) -> dict[str, Any]:
+        """All state of a member (views) or of several (copies, axis 0): bank, hyperparameters, statistics, counters."""
         return {
-            "bank": {name: value[row].cpu().numpy() for name, value in self.bank.state_dict().items()},
-            "stats": {name: x[row] for name, x in self.stats.state_dict().items()} if self.stats else {},
-            "hyper": {name: float(column[row]) for name, column in self.hyper.items()},
-            "counters": {name: int(getattr(self, name)[row]) for name in COUNTERS},
+            "bank": {name: value[rows] for name, value in self.bank.state_dict().items()},
+            "stats": {name: x[rows] for name, x in self.stats.state_dict().items()} if self.stats else {},
+            "hyper": {name: column[rows] for name, column in self.hyper.items()},
+            "counters": {name: getattr(self, name)[rows] for name in COUNTERS},
         }
 
-    def load_state_dict(self, row: int, state: Mapping[str, Any]) -> None:
-        """Write into one row what `state_dict` gave."""
+    def load_state_dict(self, rows: int | np.ndarray, state: Mapping[str, Any]) -> None:
+        """Write into rows what `state_dict` gave."""
         for name, matrix in self.bank.state_dict().items():
-            matrix[row] = torch.as_tensor(state["bank"][name])
+            matrix[rows] = torch.as_tensor(state["bank"][name], device=matrix.device)
         for name, column in (self.stats.state_dict() if self.stats else {}).items():
-            column[row] = state["stats"][name]
+            column[rows] = state["stats"][name]
         for name, value in state["hyper"].items():
-            self.hyper.setdefault(name, np.zeros(self.pop))[row] = value
+            self.hyper.setdefault(name, np.zeros(self.pop))[rows] = value
         for name, value in state["counters"].items():
-            getattr(self, name)[row] = value
+            getattr(self, name)[rows] = value
+
+    def morphed(self, row: int, other: Cohort, rng: np.random.Generator) -> dict[str, Any]:
+        """The state of member `row` as it would be with the architecture of `other` (see `morph.carry`)."""
+        state = self.state_dict(row)
+        own = {role: self._by_net(self.bank.split(state["bank"][role].unsqueeze(0).cpu())) for role in STATE}
+        after: dict[str, list[np.ndarray]] = {role: [] for role in STATE}
+        for name, net in self.nets.items():
+            roles = {role: [x[0].numpy() for x in own[role][name]] for role in STATE}
+            for role, tensors in carry(net, other.nets[name], roles, rng).items():
+                after[role] += tensors
+        return state | {"bank": state["bank"] | {role: other.bank.join(after[role]) for role in STATE}}

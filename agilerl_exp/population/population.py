@@ -5,7 +5,7 @@ Must not know: how agents are trained or chosen. Results do not depend on how me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,8 @@ class Member(Protocol):
 
     cohort: Cohort
     row: int
+    spec: Any
+    fitness: list[float]
 
     def cohort_key(self) -> Any:
         """Agents of equal key may share a cohort."""
@@ -39,27 +41,62 @@ class Population:
             raise ConfigError(f"pop={names}: give at least one agent, all of one algorithm")
         if len({id(agent) for agent in self.agents}) < len(self.agents):
             raise ConfigError("pop: the same agent stands in it twice; clone it")
-        groups: dict[Any, list[int]] = {}
-        for slot, agent in enumerate(self.agents):
-            groups.setdefault(agent.cohort_key(), []).append(slot)
         self._everyone = np.arange(len(self.agents))
-        self.cohorts = [self._stack(np.array(slots)) for slots in groups.values()]
+        self.cohorts: list[Cohort] = []
+        self.evolve(self._everyone)
 
     def __len__(self) -> int:
         """Number of members P."""
         return len(self.agents)
 
-    def _stack(self, slots: np.ndarray) -> Cohort:
-        first = self.agents[slots[0]].cohort
-        names = {name for slot in slots for name in self.agents[slot].cohort.hyper}
-        hyper = {name: np.zeros(len(slots)) for name in sorted(names)}
-        cohort = Cohort(first.nets, first.codec, first.spec, hyper, first.bank.device)
-        cohort.slots, cohort.engine = slots, first.engine
-        for row, slot in enumerate(slots):
-            agent = self.agents[slot]
-            cohort.copy_row(row, agent.cohort, agent.row)
-            agent.cohort, agent.row = cohort, row
-        return cohort
+    def evolve(
+        self,
+        parents: np.ndarray,
+        hyper_parents: np.ndarray | None = None,
+        newcomers: Mapping[int, Any] | None = None,
+    ) -> None:
+        """Let each slot go on with the member of another one, and stack equal architectures anew.
+
+        A slot takes over weights, targets, moments, statistics, hyperparameters, scores and the count of updates;
+        its clock (env steps) stays. One gather for each pair of an old and a new cohort.
+
+        Args:
+            parents: `(P,)` slots whose members go on; its own number leaves a slot as it is.
+            hyper_parents: `(P,)` slots whose hyperparameters are taken; None: those of the parents.
+            newcomers: by slot, an agent that goes on there in place of the parent.
+        """
+        came: Sequence[Any] = [
+            (newcomers or {}).get(i, self.agents[parent]) for i, parent in enumerate(parents)
+        ]
+        clocks = [(agent.cohort.env_step[agent.row], agent.cohort.target_mark[agent.row]) for agent in self.agents]
+        hyper = {}
+        if hyper_parents is not None:
+            hyper = {name: self.column(name)[hyper_parents] for name in self.cohorts[0].hyper}
+        keys = {id(agent.cohort): agent.cohort_key() for agent in [*self.agents, *came]}
+        present = {(keys[id(cohort)], *cohort.slots): cohort for cohort in self.cohorts}
+        groups: dict[Any, list[int]] = {}
+        for slot, agent in enumerate(came):
+            groups.setdefault(keys[id(agent.cohort)], []).append(slot)
+        moves, seats, self.cohorts = [], {}, []
+        for key, slots in groups.items():
+            cohort = present.get((key, *slots)) or came[slots[0]].cohort.empty(np.array(slots))
+            self.cohorts.append(cohort)
+            seats |= {slot: (cohort, row) for row, slot in enumerate(slots)}
+            moves += _gather(cohort, [(came[slot].cohort, came[slot].row) for slot in slots])
+        for cohort, rows, state in moves:
+            cohort.load_state_dict(rows, state)
+        about = [(agent.spec, list(agent.fitness)) for agent in came]
+        for slot, agent in enumerate(self.agents):
+            (agent.cohort, agent.row), (agent.spec, agent.fitness) = seats[slot], about[slot]
+            agent.cohort.env_step[agent.row], agent.cohort.target_mark[agent.row] = clocks[slot]
+        for name, column in hyper.items():
+            self.set_column(name, column)
+
+    def load_state_dict(self, members: Mapping[str, Any]) -> None:
+        """Restore every agent from its `state_dict`, by slot, and stack equal architectures."""
+        for slot, agent in enumerate(self.agents):
+            agent.load_state_dict(members[str(slot)])
+        self.evolve(self._everyone)
 
     def parts(self, members: np.ndarray) -> Iterator[tuple[Cohort, np.ndarray | None, np.ndarray]]:
         """Split sorted members by cohort.
@@ -92,3 +129,16 @@ class Population:
         """Tell the cohorts the members' clocks, which schedules and target updates read."""
         for cohort in self.cohorts:
             cohort.env_step[...] = env_step[cohort.slots]
+
+
+def _gather(
+    cohort: Cohort, sources: Sequence[tuple[Cohort, int]]
+) -> Iterator[tuple[Cohort, np.ndarray, dict[str, Any]]]:
+    """Copies of what comes from elsewhere into the rows of `cohort`, one for each cohort that it comes from."""
+    rows: dict[int, list[int]] = {}
+    for row, (source, source_row) in enumerate(sources):
+        if source is not cohort or source_row != row:
+            rows.setdefault(id(source), []).append(row)
+    for ours in rows.values():
+        source = sources[ours[0]][0]
+        yield cohort, np.array(ours), source.state_dict(np.array([sources[row][1] for row in ours]))

@@ -297,8 +297,7 @@ class OffPolicy:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint's state (policy and resume parts merged)."""
-        for i, agent in enumerate(self.population.agents):
-            agent.load_state_dict(state["population"]["members"][str(i)])
+        self.population.load_state_dict(state["population"]["members"])
         loop = state["loop"]
         self.env_step[...] = loop["env_step"]
         self.learn_clock[...] = loop["learn_clock"]

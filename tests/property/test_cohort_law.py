@@ -126,13 +126,13 @@ def test_changing_one_member_never_changes_another():
 ENGINES = [
     pytest.param(
         "native",
-        {"hidden_size": [20, 16], "layer_norm": True},
+        {"hidden_size": [20, 16], "layer_norm": True, "init": "orthogonal"},
         marks=pytest.mark.skipif(compiled_step() is None, reason="no compiler"),
     ),
-    ("stacked", {"hidden_size": [8, 8], "activation": "Tanh"}),
+    ("stacked", {"hidden_size": [8, 8], "activation": "Tanh", "init": "orthogonal"}),
     pytest.param(
         "native",
-        {"hidden_size": [20, 16]},
+        {"hidden_size": [20, 16], "init": "orthogonal"},
         marks=pytest.mark.skipif(compiled_step() is None, reason="no compiler"),
     ),
 ]

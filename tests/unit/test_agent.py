@@ -442,8 +442,6 @@ class Other(DQN):
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: make(net_config={"hidden_size": [8]}), "hidden_size"),
-        (lambda: make(net_config={"hidden_size": [8, 8], "layer_norm": True}), "layer_norm"),
         (lambda: make(action_space=spaces.Discrete(5)), "out_width=5"),
         (lambda: make(spaces.Box(-1, 1, (4,), np.float32)), "in_width=4"),
         (lambda: Other(make().spec, OBS, ACT, 0), "Other"),
@@ -458,6 +456,24 @@ def test_what_does_not_fit_is_refused_in_one_line_and_changes_nothing(tmp_path, 
         agent.load_checkpoint(tmp_path / "agent")
     assert "\n" not in str(caught.value) and str(tmp_path / "agent") in str(caught.value)
     assert state_bytes(agent) == before
+
+
+@pytest.mark.parametrize("net", [{"hidden_size": [8]}, {"hidden_size": [24, 8, 8], "layer_norm": True}])
+def test_an_agent_takes_over_the_architecture_of_a_checkpoint(tmp_path, net):
+    first = make(net_config=net)
+    first.save_checkpoint(tmp_path / "agent")
+    agent = make()
+    agent.load_checkpoint(tmp_path / "agent")
+    assert agent.spec.net_config == first.spec.net_config and state_bytes(agent) == state_bytes(first)
+    obs = np.random.default_rng(0).standard_normal((32, 3)).astype(np.float32)
+    assert agent.get_action(obs).tolist() == first.get_action(obs).tolist()
+
+
+def test_a_damaged_architecture_is_refused(tmp_path):
+    agent = make()
+    state = agent.state_dict() | {"net_config": {"arch": "mlp", "hidden_size": [0]}}
+    with pytest.raises(CheckpointError, match="net_config"):
+        agent.load_state_dict(state)
 
 
 def test_a_policy_with_statistics_is_refused_by_an_agent_without(tmp_path):

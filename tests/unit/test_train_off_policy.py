@@ -33,7 +33,7 @@ TRAINING = {"max_steps": 240, "evo_steps": 120, "eval_loop": 3, "eval_steps": 40
 
 
 def dqn(**fields: Any) -> DQNSpec:
-    small = {"net_config": {"hidden_size": [16]}, "batch_size": 16, "learn_step": 3, "lr": 1e-2}
+    small = {"net_config": {"hidden_size": [16], "init": "orthogonal"}, "batch_size": 16, "learn_step": 3, "lr": 1e-2}
     return DQNSpec(**small | fields)
 
 
