@@ -16,6 +16,7 @@ import yaml
 from agilerl_exp.models.algo import ALGO_REGISTRY, AlgorithmSpec
 from agilerl_exp.models.base import Spec
 from agilerl_exp.models.env import EnvSpec
+from agilerl_exp.models.evolution import MultiFrequencySpec, NoEvolutionSpec, PbtSpec, TournamentSpec
 from agilerl_exp.models.experiment import ExperimentSpec, field_paths, flat
 from agilerl_exp.models.explain import PACKAGES as PACKAGES
 from agilerl_exp.models.network import AutoSpec, MlpSpec
@@ -37,6 +38,10 @@ _SPECS: dict[str, type[Spec]] = {
     "training": TrainingSpec,
     "buffer": ReplayBufferSpec,
     "env": EnvSpec,
+    "evolution/none": NoEvolutionSpec,
+    "evolution/tournament": TournamentSpec,
+    "evolution/multi_frequency": MultiFrequencySpec,
+    "evolution/pbt": PbtSpec,
     "tracker": TrackerSpec,
 }
 

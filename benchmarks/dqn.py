@@ -3,6 +3,8 @@
 The work: MLP 64x64, batch 128, ring 100,000, lr 1e-3, tau 0.01, one update each `--grad-every` env steps of a member.
 `--variant serial` is the baseline: for each member ordinary `nn.Module`s, autograd, `torch.optim.Adam`, a ring of its
 own, stepped one after another. `--variant layer_norm` normalises hidden layers, which takes the autograd engine.
+`--work W5` is a population that evolves: `--evo` env steps a generation, one evaluation episode each, `--mutate 1` for a
+tournament of two with architecture and weight mutations. `--archs 4` gives the members four architectures in turn.
 One `JSON {...}` line; `benchmarks/pair.py` interleaves commands and prints ratios.
 
     python benchmarks/dqn.py --envs 16 --pop 8
@@ -25,6 +27,9 @@ parser.add_argument("--grad-every", type=int, default=4, dest="grad_every", help
 parser.add_argument("--steps", type=int, default=7216, help="env steps of a member")
 parser.add_argument("--warm", type=int, default=1216, help="env steps of a member before the clock starts")
 parser.add_argument("--pop", type=int, default=1)
+parser.add_argument("--archs", type=int, default=1, choices=[1, 2, 4], help="architectures among the members")
+parser.add_argument("--evo", type=int, default=2000, help="W5: env steps of a member in a generation")
+parser.add_argument("--mutate", type=int, default=0, choices=[0, 1], help="W5: whether members evolve")
 parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--eval", type=int, default=10, dest="n_eval", help="greedy episodes after the clock")
@@ -42,15 +47,18 @@ from agilerl_exp.envs import MemberEnvs, make_member_envs  # noqa: E402
 from agilerl_exp.envs.blocks import Blocks  # noqa: E402
 from agilerl_exp.models.algorithms.dqn import DQNSpec  # noqa: E402
 from agilerl_exp.models.env import EnvSpec  # noqa: E402
+from agilerl_exp.models.evolution import TournamentSpec  # noqa: E402
 from agilerl_exp.models.training import ReplayBufferSpec, TrainingSpec  # noqa: E402
 from agilerl_exp.population.population import Population  # noqa: E402
 from agilerl_exp.run.random import Streams  # noqa: E402
 from agilerl_exp.training.evaluate import Evaluator  # noqa: E402
+from agilerl_exp.training.evolving import evolution_of  # noqa: E402
 from agilerl_exp.training.off_policy import OffPolicy  # noqa: E402
 from agilerl_exp.training.session import Session  # noqa: E402
 
 torch.set_num_threads(args.threads)
 VARIANT = set(filter(None, args.variant.split("+")))
+HIDDEN = [(64, 64), (80, 64), (64, 80), (80, 80)]
 BATCH, SIZE, LR, TAU, GAMMA, DELAY = 128, 100_000, 1e-3, 0.01, 0.99, 1000
 
 
@@ -76,11 +84,21 @@ def make_env(seeds, member):
 
 
 def ours(clock: Clock):
-    net = {"hidden_size": [64, 64], "layer_norm": "layer_norm" in VARIANT}
-    spec = DQNSpec(lr=LR, batch_size=BATCH, learn_step=args.grad_every, tau=TAU, net_config=net)
+    layer_norm = "layer_norm" in VARIANT
+    specs = [
+        DQNSpec(
+            lr=LR,
+            batch_size=BATCH,
+            learn_step=args.grad_every,
+            tau=TAU,
+            net_config={"arch": "mlp", "hidden_size": HIDDEN[i % args.archs], "layer_norm": layer_norm},
+        )
+        for i in range(args.pop)
+    ]
+    spec, evolves = specs[0], args.work == "W5"
     training = TrainingSpec(
         max_steps=args.steps,
-        evo_steps=args.steps,
+        evo_steps=args.evo if evolves else args.steps,
         pop_size=args.pop,
         learning_delay=DELAY,
         eps_schedule="linear",
@@ -88,7 +106,8 @@ def ours(clock: Clock):
     )
     streams = Streams(args.seed, range(args.pop))
     envs = Blocks([make_env(streams.env_seeds(i, args.envs), i) for i in range(args.pop)])
-    pop = [spec.build_algorithm(envs.observation_space, envs.action_space, i) for i in range(args.pop)]
+    spaces = envs.observation_space, envs.action_space
+    pop = [own.build_algorithm(*spaces, i) for i, own in enumerate(specs)]
     ring = ReplayBufferSpec(
         max_size=SIZE,
         per_buffer="per" in VARIANT,
@@ -101,15 +120,21 @@ def ours(clock: Clock):
     if "autograd" in VARIANT:
         for cohort in population.cohorts:
             cohort.engine = "autograd"
-    evaluator = Evaluator(lambda m, g, n: make_env(streams.env_seeds(m, n, "eval", g), m), args.n_eval, None)
-    OffPolicy(population, envs, buffer, training, streams, evaluator, clock).run()
-    return max(agent.fitness[-1] for agent in pop), int(population.cohorts[0].update_step.sum())
+    episodes = 1 if evolves else args.n_eval
+    evaluator = Evaluator(lambda m, g, n: make_env(streams.env_seeds(m, n, "eval", g), m), episodes, None)
+    evolution = None
+    if evolves and args.mutate:
+        kinds = {"no_mut": 0.4, "arch": 0.3, "new_layer": 0.2, "params": 0.3, "rl_hp": 0.0}
+        evolution = evolution_of(TournamentSpec(probabilities=kinds), spec, training, args.seed)
+    OffPolicy(population, envs, buffer, training, streams, evaluator, clock, evolution).run()
+    return max(agent.fitness[-1] for agent in pop), sum(int(cohort.update_step.sum()) for cohort in population.cohorts)
 
 
 class Serial:
     """One member of the baseline: what a short DQN script does, nothing stacked."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, hidden: tuple[int, int]):
+        self.hidden = hidden
         self.rng = np.random.default_rng(seed)
         torch.manual_seed(seed)
         self.q, self.target = self.network(), self.network()
@@ -130,12 +155,11 @@ class Serial:
         self.rows += [np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)]
         self.steps = self.cursor = self.clock = self.updates = 0
 
-    @staticmethod
-    def network() -> nn.Sequential:
+    def network(self) -> nn.Sequential:
         layers: list[nn.Module] = []
-        for a, b in ((4, 64), (64, 64)):
+        for a, b in zip((4, *self.hidden), self.hidden, strict=False):
             layers += [nn.Linear(a, b), *([nn.LayerNorm(b)] if "layer_norm" in VARIANT else []), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(64, 2))
+        return nn.Sequential(*layers, nn.Linear(self.hidden[-1], 2))
 
     def step(self) -> None:
         eps = max(0.05, 1 - 0.95 * self.steps / args.warm)
@@ -184,7 +208,7 @@ class Serial:
 
 
 def serial(clock: Clock):
-    members = [Serial(args.seed + i) for i in range(args.pop)]
+    members = [Serial(args.seed + i, HIDDEN[i % args.archs]) for i in range(args.pop)]
     while min(m.steps for m in members) < args.steps:
         for member in members:
             member.step()
@@ -203,6 +227,8 @@ def main() -> None:
         "envs": args.envs,
         "ge": args.grad_every,
         "pop": args.pop,
+        "archs": args.archs,
+        "mutate": args.mutate,
         "threads": args.threads,
         "cpu_s": round(c1 - c0, 3),
         "sps_cpu": round((s1 - s0) / (c1 - c0), 1),

@@ -31,6 +31,7 @@ BASE: dict[str, Any] = {
     },
     "env": {"id": "probe/Steps-v0", "config": {"cuts": [5]}, "num_envs": 2},
     "training": {
+        "hpo": False,
         "max_steps": 64,
         "evo_steps": 32,
         "reporting_interval": 16,

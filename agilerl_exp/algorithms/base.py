@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from agilerl_exp.envs import MemberEnvs, play
+from agilerl_exp.envs import MemberEnvs, play, walk
 from agilerl_exp.errors import CheckpointError, ConfigError
 from agilerl_exp.models.base import tunables
 from agilerl_exp.networks.build import resolve
@@ -54,7 +54,7 @@ class RLAlgorithm:
         device: str | torch.device = "cpu",
         seed: int = 0,
     ):
-        self.index = index
+        self.index, self.seed = index, seed
         self.observation_space, self.action_space = observation_space, action_space
         codec = ObservationCodec(observation_space)
         if "net_config" in type(spec).model_fields:
@@ -175,7 +175,7 @@ class RLAlgorithm:
             )
         single = self._is_single(obs)
         lead = (1, 1) if single else (1,)
-        tree = _map(lambda x: np.asarray(x).reshape(lead + np.shape(x)), obs)
+        tree = walk(lambda x: np.asarray(x).reshape(lead + np.shape(x)), obs)
         masks = None if mask is None else np.asarray(mask).reshape(lead + np.shape(mask))
         n = len(_first(tree)[0])
         noise = rng.random((1, 2 * n)) if epsilon > 0 else None
@@ -200,7 +200,7 @@ class RLAlgorithm:
 
     def observe(self, obs: Any) -> None:
         """Let the statistics of `normalize_obs` take in observations `(N, ...)`, once each, in a loop of your own."""
-        tree = _map(lambda x: np.asarray(x)[None], obs)
+        tree = walk(lambda x: np.asarray(x)[None], obs)
         self.cohort.observe(tree, np.array([self.row]), np.ones((1, len(_first(tree)[0])), bool))
 
     def test(self, env: Any, loop: int = 1, max_steps: int | None = None) -> float:
@@ -222,24 +222,15 @@ class RLAlgorithm:
             )
         block = env if isinstance(env, MemberEnvs) else MemberEnvs(env)
         rows = np.array([self.row])
-        returns, _ = play(
-            lambda obs, mask: self.act(self.cohort, obs, mask, np.zeros(1), None, rows),
-            [block],
-            loop,
-            max_steps,
-        )
+        act = lambda obs, mask: self.act(self.cohort, obs, mask, np.zeros(1), None, rows)  # noqa: E731
+        returns, _ = play(act, [block], loop, max_steps)
         self.fitness.append(float(returns.mean(-1)[0]))
         return self.fitness[-1]
 
     def clone(self, index: int | None = None) -> RLAlgorithm:
         """A copy that shares nothing mutable: weights, moments, hyperparameters, statistics, counters."""
-        twin = type(self)(
-            self.spec,
-            self.observation_space,
-            self.action_space,
-            self.index if index is None else index,
-            self.cohort.bank.device,
-        )
+        twin = self.with_network(self.spec.net_config)
+        twin.index = self.index if index is None else index
         twin.cohort = self.cohort.empty(np.array([0]))
         twin.cohort.load_state_dict(0, self.cohort.state_dict(self.row))
         twin.fitness = list(self.fitness)
@@ -252,16 +243,17 @@ class RLAlgorithm:
             net_config: a network spec.
             rng: source of the weights of new units.
         """
-        twin = self._with_network(net_config)
+        twin = self.with_network(net_config)
         twin.cohort.load_state_dict(0, self.cohort.morphed(self.row, twin.cohort, rng))
         twin.cohort.horizon = self.cohort.horizon
         twin.fitness = list(self.fitness)
         return twin
 
-    def _with_network(self, net_config: Any) -> RLAlgorithm:
+    def with_network(self, net_config: Any) -> RLAlgorithm:
+        """An untrained agent of the same index and seed with another network spec."""
         spec = self.spec.model_copy(update={"net_config": net_config})
         spaces = self.observation_space, self.action_space
-        return type(self)(spec, *spaces, self.index, self.cohort.bank.device)
+        return type(self)(spec, *spaces, self.index, self.cohort.bank.device, self.seed)
 
     def save_checkpoint(self, path: str | Path) -> None:
         """Write the agent as a directory (weights, targets, moments, hyperparameters, statistics, counters)."""
@@ -310,7 +302,7 @@ class RLAlgorithm:
         """
         evolved = state["net_config"] != self._net_config()
         try:
-            twin = self._with_network(type(self.spec)(net_config=state["net_config"]).net_config) if evolved else self
+            twin = self.with_network(type(self.spec)(net_config=state["net_config"]).net_config) if evolved else self
         except ValueError as error:
             raise CheckpointError(f"net_config {state['net_config']} is no network: {error}") from None
         own = twin._architecture()
@@ -348,12 +340,6 @@ class RLAlgorithm:
         while isinstance(space, spaces.Dict | spaces.Tuple):
             space = next(iter(space.spaces.values())) if isinstance(space, spaces.Dict) else space.spaces[0]
         return np.ndim(leaf) == len(space.shape or ())
-
-
-def _map(function: Any, tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _map(function, leaf) for key, leaf in tree.items()}
-    return tuple(_map(function, leaf) for leaf in tree) if isinstance(tree, tuple) else function(tree)
 
 
 def _first(tree: Any) -> Any:

@@ -107,21 +107,22 @@ class AlgorithmSpec(Spec):
     @field_validator("hp_config", mode="after")
     @classmethod
     def _check_hp_config(cls, hp_config: HpConfig | None) -> HpConfig | None:
-        fields = cls.mutable_fields()
-        lines = []
-        for name, entry in (hp_config or {}).items():
-            if name not in fields:
-                hint = did_you_mean(name, fields)
-                lines.append(f"{name}: not a tunable hyperparameter{hint} (have: {', '.join(fields)})")
-                continue
-            field = TypeAdapter(Annotated[float, *fields[name].model_fields[name].metadata])
-            for end, value in (("min", entry.min), ("max", entry.max)):
-                try:
-                    field.validate_python(value)
-                except ValidationError as error:
-                    lines.append(mistake(f"{name}.{end}", value, lower_first(error.errors()[0]["msg"])))
-        refuse(lines)
+        refuse([line for name, entry in (hp_config or {}).items() for line in cls.range_mistakes(name, entry)])
         return hp_config
+
+    @classmethod
+    def range_mistakes(cls, name: str, entry: RLHyperparameter) -> list[str]:
+        """Say what is wrong with the range of a hyperparameter, a line each that begins with its name."""
+        fields, lines = cls.mutable_fields(), []
+        if name not in fields:
+            return [f"{name}: not a tunable hyperparameter{did_you_mean(name, fields)} (have: {', '.join(fields)})"]
+        field = TypeAdapter(Annotated[float, *fields[name].model_fields[name].metadata])
+        for end, value in (("min", entry.min), ("max", entry.max)):
+            try:
+                field.validate_python(value)
+            except ValidationError as error:
+                lines.append(mistake(f"{name}.{end}", value, lower_first(error.errors()[0]["msg"])))
+        return lines
 
 
 class RLAlgorithmSpec(AlgorithmSpec):

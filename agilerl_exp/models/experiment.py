@@ -17,6 +17,7 @@ from agilerl_exp.errors import ConfigError
 from agilerl_exp.models.algo import ALGO_REGISTRY, AlgorithmSpec
 from agilerl_exp.models.base import Spec, branches, did_you_mean, mistake, refuse
 from agilerl_exp.models.env import EnvSpec
+from agilerl_exp.models.evolution import AnyEvolution, TournamentSpec, mistakes
 from agilerl_exp.models.explain import explain
 from agilerl_exp.models.plugins import FORGOTTEN
 from agilerl_exp.models.tracker import TrackerSpec
@@ -51,6 +52,8 @@ class ExperimentSpec(Spec):
     """How long, how often and how many."""
     env: EnvSpec
     """The environment."""
+    evolution: AnyEvolution = Field(default_factory=TournamentSpec)
+    """How the population evolves, with `training.hpo` and more than one member."""
     tracker: TrackerSpec = Field(default_factory=TrackerSpec)
     """Where metrics go."""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -118,6 +121,11 @@ class ExperimentSpec(Spec):
         return (self.training.replay_buffer or ReplayBufferSpec()) if self.algo.off_policy else None
 
     @property
+    def evolves(self) -> bool:
+        """Whether members are selected and mutated."""
+        return self.training.hpo and self.evolution.name != "none" and self.training.pop_size > 1
+
+    @property
     def generation_steps(self) -> int:
         """Env steps of a member in one generation."""
         return self.training.generation_steps(self.algo.default_evo_steps)
@@ -153,7 +161,8 @@ class ExperimentSpec(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> ExperimentSpec:
-        refuse([*self._idle_mistakes(), *self._length_mistakes(), *self._resume_mistakes()])
+        evolution = mistakes(self.algo, self.training, self.evolution)
+        refuse([*self._idle_mistakes(), *self._length_mistakes(), *evolution, *self._resume_mistakes()])
         return self
 
     def _idle_mistakes(self) -> list[str]:

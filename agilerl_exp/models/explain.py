@@ -18,6 +18,7 @@ PACKAGES = {
     "training": "training",
     "buffer": "training.replay_buffer",
     "env": "env",
+    "evolution": "evolution",
     "tracker": "tracker",
 }
 """Where the settings of each config group stand in the experiment."""

@@ -58,6 +58,17 @@ def activation(spec: Spec, rng: np.random.Generator, names: Sequence[str]) -> Ch
     return _change(spec, "activation", {"activation": others[rng.integers(len(others))]})
 
 
+def sampled(spec: Any, rng: np.random.Generator) -> Any:
+    """The spec with each width drawn among the powers of two in its bounds, one for all layers of a list."""
+    drawn = {}
+    for name, mark in _marks(spec, Widths):
+        low, high = getattr(spec, mark.low), getattr(spec, mark.high)
+        sizes = [2**k for k in range(high.bit_length()) if low <= 2**k <= high] or [low]
+        size, value = int(rng.choice(sizes)), getattr(spec, name)
+        drawn[name] = [size] * len(value) if isinstance(value, list) else size
+    return spec.model_copy(update=drawn)
+
+
 def _marks(spec: Spec, kind: type) -> Iterator[tuple[str, Any]]:
     for name, field in type(spec).model_fields.items():
         yield from ((name, mark) for mark in field.metadata if isinstance(mark, kind))

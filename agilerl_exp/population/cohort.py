@@ -161,7 +161,7 @@ class Cohort:
 
     def outputs(self, net: str, obs: Any, rows: np.ndarray | None = None) -> np.ndarray:
         """Outputs `(R, N, out)` of a network for acting."""
-        weights = self._by_net(self.bank.numpy_weights(rows))
+        weights = self.by_net(self.bank.numpy_weights(rows))
         return self.nets[net].act(weights[net], self.encode(obs, rows))
 
     def minibatch(self, batch: Any, rows: np.ndarray | None) -> Minibatch:
@@ -246,14 +246,14 @@ class Cohort:
         self, maths: Maths, params: list[Tensor], target: list[Tensor], batch: Minibatch, grad: Tensor
     ) -> Loss:
         out = self.bank.split(grad)
-        fixed = self._by_net(target)
+        fixed = self.by_net(target)
         if self.engine == "stacked" and all(net.has_manual_backward for net in self.nets.values()):
             with torch.no_grad():
                 return maths.gradient(
-                    self.nets, self._by_net(params), fixed, batch, self.spec, self._by_net(out)
+                    self.nets, self.by_net(params), fixed, batch, self.spec, self.by_net(out)
                 )
         leaves = [p.detach().requires_grad_() for p in params]
-        loss = maths.loss(self.nets, self._by_net(leaves), fixed, batch, self.spec)
+        loss = maths.loss(self.nets, self.by_net(leaves), fixed, batch, self.spec)
         # Summed over members: each loss depends on its own row only, so gradients cannot couple.
         for view, value in zip(out, torch.autograd.grad(loss.value.sum(0), leaves), strict=True):
             view.copy_(value)
@@ -271,7 +271,7 @@ class Cohort:
         self.bank.sync_target(late.tolist())
         self.target_mark[chosen] = passed
 
-    def _by_net(self, tensors: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    def by_net(self, tensors: Sequence[Any]) -> dict[str, Sequence[Any]]:
         if len(self._names) == 1:
             return {self._names[0][0]: tensors}
         out, start = {}, 0
@@ -310,7 +310,7 @@ class Cohort:
     def morphed(self, row: int, other: Cohort, rng: np.random.Generator) -> dict[str, Any]:
         """The state of member `row` as it would be with the architecture of `other` (see `morph.carry`)."""
         state = self.state_dict(row)
-        own = {role: self._by_net(self.bank.split(state["bank"][role].unsqueeze(0).cpu())) for role in STATE}
+        own = {role: self.by_net(self.bank.split(state["bank"][role].unsqueeze(0).cpu())) for role in STATE}
         after: dict[str, list[np.ndarray]] = {role: [] for role in STATE}
         for name, net in self.nets.items():
             roles = {role: [x[0].numpy() for x in own[role][name]] for role in STATE}

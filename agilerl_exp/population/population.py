@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from agilerl_exp.errors import ConfigError
 from agilerl_exp.population.cohort import Cohort
@@ -112,6 +113,14 @@ class Population:
             if inside.any():
                 where = np.searchsorted(members, cohort.slots[inside])
                 yield cohort, None if inside.all() else np.flatnonzero(inside), where
+
+    @property
+    def finite(self) -> np.ndarray:
+        """Whether all weights of each member are finite, `(P,)` bool."""
+        out = np.zeros(len(self), bool)
+        for cohort in self.cohorts:
+            out[cohort.slots] = torch.isfinite(cohort.bank.weights).all(1).cpu().numpy()
+        return out
 
     def column(self, name: str) -> np.ndarray:
         """A hyperparameter of all members, `(P,)` float64."""

@@ -2,7 +2,7 @@
 
 Must not know: what a metric means, when a row is due.
 
-`metrics.jsonl` holds only functions of (config, seed), so that a resumed run ends with the same bytes: the
+`metrics.jsonl` and `lineage.jsonl` hold only functions of (config, seed), so that a resumed run ends with the same bytes: the
 checkpoint stores its length and resume cuts the file to it. Wall-clock figures go to `timing.jsonl`, outside
 that law.
 """
@@ -37,6 +37,9 @@ class Tracker:
     def log_timing(self, row: Row) -> None:
         """Write one row of wall-clock figures."""
 
+    def log_birth(self, row: Row) -> None:
+        """Write one row of the lineage, under the same law as `log`."""
+
     def position(self) -> dict[str, Any]:
         """Where the tracker stands, on the disk by now: what the manifest stores."""
         return dict(self._position)
@@ -53,7 +56,7 @@ class JsonlTracker(Tracker):
     """One JSON object a line, keys sorted; numbers that JSON lacks are the texts "nan", "inf", "-inf".
 
     Args:
-        job_dir: where `metrics.jsonl` and `timing.jsonl` are; existing files are continued.
+        job_dir: where `metrics.jsonl`, `lineage.jsonl` and `timing.jsonl` are; existing files are continued.
 
     Raises:
         DiskError: (here and in every method that writes) with the file as it was before the row.
@@ -62,6 +65,7 @@ class JsonlTracker(Tracker):
     def __init__(self, job_dir: Path) -> None:
         self._metrics = _Lines(job_dir / "metrics.jsonl")
         self._timing = _Lines(job_dir / "timing.jsonl")
+        self._lineage = _Lines(job_dir / "lineage.jsonl")
 
     def log(self, row: Row) -> None:
         """See `Tracker`."""
@@ -71,9 +75,13 @@ class JsonlTracker(Tracker):
         """See `Tracker`."""
         self._timing.append(row)
 
+    def log_birth(self, row: Row) -> None:
+        """See `Tracker`."""
+        self._lineage.append(row)
+
     def position(self) -> dict[str, Any]:
         """See `Tracker`."""
-        return {"metrics.jsonl": self._metrics.sync()}
+        return {"metrics.jsonl": self._metrics.sync(), "lineage.jsonl": self._lineage.sync()}
 
     def truncate(self, position: Mapping[str, Any]) -> None:
         """See `Tracker`.
@@ -82,11 +90,13 @@ class JsonlTracker(Tracker):
             CheckpointError: the rows up to there are not those that were written.
         """
         self._metrics.truncate(position.get("metrics.jsonl"))
+        self._lineage.truncate(position.get("lineage.jsonl"))
 
     def close(self) -> None:
         """See `Tracker`."""
         self._metrics.close()
         self._timing.close()
+        self._lineage.close()
 
 
 class _Lines:

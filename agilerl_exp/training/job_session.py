@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,24 @@ class JobSession(Session):
         self._show(loop)
         if loop.target_reached:
             self.display.message(f"target score {self.training.target_score:g} reached")
+
+    def at_births(self, loop: Any, births: Sequence[Any]) -> None:
+        """Write a lineage row a birth; say who was replaced by whom and what was changed."""
+        for birth in births:
+            row = {"generation": loop.generation, "env_step": int(loop.env_step[birth.member])}
+            self.tracker.log_birth(row | birth._asdict())
+        told = [_told(birth) for birth in births if birth.kind != "founder"]
+        if told:
+            self.display.message(f"generation {loop.generation}: {', '.join(told)}")
+
+    def at_next_generation(self, loop: Any) -> None:
+        """Save, where a checkpoint a generation is asked for."""
         if self.training.checkpoint_steps is None and not loop.finished:
             self.save(loop)
+
+    def warn(self, text: str) -> None:
+        """Show a line."""
+        self.display.message(text)
 
     def at_end(self, loop: Any) -> None:
         """Save the end of the run."""
@@ -186,6 +203,16 @@ class JobSession(Session):
         if self.best is None or agent.fitness[-1] > self.best["fitness"]:
             self.best = {"fitness": agent.fitness[-1], "member": member, "step": step}
             write_best(self.root, self.best, {"agent": agent.state_dict()})
+
+
+def _told(birth: Any) -> str:
+    """A birth in a few words: `3<-1 lr 0.001 -> 0.0021`."""
+    source = "" if birth.parent == birth.member else f"<-{birth.parent}"
+    change = birth.name or {"none": "", "params": "weights", "rl_hp": "hyperparameters"}[birth.kind]
+    if birth.name is not None:
+        old, new = (f"{x:.4g}" if isinstance(x, float) else str(x) for x in (birth.old, birth.new))
+        change += f" {old} -> {new}"
+    return f"{birth.member}{source} {change}".strip()
 
 
 def _stacking(loop: Any) -> dict[str, Any]:

@@ -36,6 +36,11 @@ class Meter:
         """Forget the running episodes of `which` (P, N)."""
         self.episode_return[which] = 0.0
 
+    def forget(self, members: np.ndarray) -> None:
+        """Drop the scores of members that were replaced."""
+        for member in members.tolist():
+            self.recent[member] = []
+
     def update(self, members: np.ndarray, loss: np.ndarray, metrics: dict[str, np.ndarray]) -> None:
         """Take in one gradient step of the members (R,)."""
         self.updates[members] += 1

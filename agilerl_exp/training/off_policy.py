@@ -6,90 +6,24 @@ Every cadence counts env steps of one member, with exact accumulators, whatever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import VectorEnv
 
-from agilerl_exp.buffers import Transition, join
+from agilerl_exp.buffers import Transition
 from agilerl_exp.envs import put, take
-from agilerl_exp.envs.blocks import Blocks, blocks_of
-from agilerl_exp.errors import ConfigError, DivergenceError
+from agilerl_exp.envs.blocks import Blocks
+from agilerl_exp.errors import DivergenceError
+from agilerl_exp.evolution.evolve import Evolution
 from agilerl_exp.functional.schedules import epsilon, linear_to
 from agilerl_exp.models.training import TrainingSpec
 from agilerl_exp.population.population import Population
 from agilerl_exp.run.random import Streams
-from agilerl_exp.training.evaluate import Evaluator, evaluator_of
+from agilerl_exp.training.evaluate import Evaluator
 from agilerl_exp.training.meter import Meter
 from agilerl_exp.training.session import Session
 
 EPS_COLUMNS = ("eps_start", "eps_end", "eps_decay")
-
-
-def train_off_policy(
-    env: Any,
-    pop: Sequence[Any],
-    memory: Any,
-    *,
-    n_step_memory: Any = None,
-    training: TrainingSpec | None = None,
-    env_name: str = "env",
-    eval_env: Callable[[int], Any] | None = None,
-    seed: int = 0,
-) -> tuple[list[Any], list[float]]:
-    """Train a population of off-policy agents; usable without a config or a job directory.
-
-    Args:
-        env: a callable member -> VectorEnv, or one VectorEnv whose copies are divided among the members.
-        pop: agents of one algorithm; the same objects are returned.
-        memory: `ReplayBufferSpec.init_buffer(...)`.
-        n_step_memory: its n-step companion, when the memory is prioritized and n-step.
-        training: how long and how often; None takes the defaults.
-        env_name: named in messages.
-        eval_env: callable member -> VectorEnv for evaluation; None: `env(member)` once more when it is callable,
-            otherwise environments of the same registered id.
-        seed: of exploration, sampling and the environments; a `MemberEnvs` keeps seeds of its own.
-
-    Returns:
-        The agents and, of each, the score of its last evaluation; nothing happens to an agent after it.
-
-    Raises:
-        ConfigError: agents, environments, memory and training do not fit together.
-        DivergenceError: a loss is not finite.
-        EnvError: an environment failed.
-    """
-    population = Population(pop)
-    training = training or TrainingSpec(pop_size=len(pop))
-    streams = Streams(seed, range(len(pop)))
-    blocks = blocks_of(env, len(pop), streams.env_seeds)
-    _refuse_unfit(population.agents, blocks, memory, training)
-    evaluator = evaluator_of(env, eval_env, training, env_name, streams.env_seeds)
-    buffer = memory if n_step_memory is None else join(memory, n_step_memory)
-    loop = OffPolicy(population, blocks, buffer, training, streams, evaluator)
-    try:
-        loop.run()
-    finally:
-        if not isinstance(env, VectorEnv):  # then they were made here
-            blocks.close()
-    return population.agents, [agent.fitness[-1] for agent in population.agents]
-
-
-def _refuse_unfit(pop: Sequence[Any], envs: Blocks, memory: Any, training: TrainingSpec) -> None:
-    if training.pop_size != len(pop):
-        raise ConfigError(
-            f"training.pop_size={training.pop_size}: pop has {len(pop)} agents; give one number"
-        )
-    if training.experience_sharing != memory.shared:
-        raise ConfigError(
-            f"training.experience_sharing={training.experience_sharing}: memory has shared={memory.shared}; "
-            "build it with init_buffer(..., shared=training.experience_sharing)"
-        )
-    for i, agent in enumerate(pop):
-        for name in ("observation_space", "action_space"):
-            own, given = getattr(agent, name), getattr(envs, name)
-            if own != given:
-                raise ConfigError(f"pop[{i}]: built for the {name} {own}, the environment has {given}")
 
 
 class OffPolicy:
@@ -103,6 +37,7 @@ class OffPolicy:
         streams: all randomness.
         evaluator: greedy scores on environments of its own.
         session: reports, checkpoints and signals; None keeps nothing.
+        evolution: selects and mutates after each generation but the last; None leaves the members alone.
     """
 
     def __init__(
@@ -114,10 +49,11 @@ class OffPolicy:
         streams: Streams,
         evaluator: Evaluator,
         session: Session | None = None,
+        evolution: Evolution | None = None,
     ):
         self.population, self.envs, self.buffer = population, envs, buffer
         self.training, self.streams, self.evaluator = training, streams, evaluator
-        self.session = session or Session()
+        self.session, self.evolution = session or Session(), evolution
         self.agent = population.agents[0]  # its class holds the maths of all members
         pop = len(population)
         self.env_step = np.zeros(pop, np.int64)
@@ -125,6 +61,7 @@ class OffPolicy:
         self.generation = 0
         self.scored = 0  # env steps of a member at the end of the last evaluated generation
         self.evaluation_steps = 0
+        self.diverged = np.zeros(pop, bool)  # members with a loss that is not finite, which learn no more
         self.generation_steps = training.generation_steps(self.agent.spec.default_evo_steps)
         self.horizon = training.max_steps
         self.meter = Meter(pop, envs.num_envs)
@@ -144,6 +81,8 @@ class OffPolicy:
         """Train until every member has its env steps, or the target score is reached."""
         if self.seen is None:
             self.seen = self.envs.reset()
+            if self.evolution is not None:
+                self.session.at_births(self, self.evolution.start(self.population, self._seen_by))
         while not self.finished:
             while (members := self._training_members()).size:
                 self.tick(members)
@@ -185,11 +124,32 @@ class OffPolicy:
         """Evaluate every member, report, and let the session save."""
         returns, steps = self.evaluator(self.population, self.generation)
         self.evaluation_steps += steps
-        for agent, score in zip(self.population.agents, returns.mean(1).tolist(), strict=True):
-            agent.fitness.append(score)
+        self.diverged |= ~self.population.finite
+        for slot, agent in enumerate(self.population.agents):
+            agent.fitness.append(-np.inf if self.diverged[slot] else float(returns[slot].mean()))
         self.scored = self._generation_end
         self.generation += 1
         self.session.at_generation(self, returns)
+        if self.evolution is not None and not self.finished:
+            self._evolve(self.evolution)
+        self.session.at_next_generation(self)
+
+    def _evolve(self, evolution: Evolution) -> None:
+        """Replace and mutate members; experience goes with them, environments stay with the slots."""
+        fitness = np.array([agent.fitness[-1] for agent in self.population.agents])
+        parents, births = evolution.step(self.population, fitness, self.generation, self._seen_by)
+        changed = np.array(sorted(birth.member for birth in births), np.int64)
+        replaced = np.flatnonzero(parents != np.arange(len(parents)))
+        self.buffer.flush(changed)
+        self.buffer.copy_members(replaced, parents[replaced])
+        self.meter.forget(replaced)
+        self.diverged[replaced] = False
+        self.session.at_births(self, births)
+
+    def _seen_by(self, member: int) -> Any:
+        """What a member acts on next, `(1, N, ...)`."""
+        assert self.seen is not None
+        return take(self.seen[0], np.array([member]))
 
     # What a step is made of.
 
@@ -249,6 +209,7 @@ class OffPolicy:
         due, self.learn_clock[members] = np.divmod(clock, learn_step)
         ready = self.env_step[members] >= self.training.learning_delay
         ready &= self.buffer.sizes[members] >= batch_size
+        ready &= ~self.diverged[members]
         due[~ready] = 0
         beta = linear_to(self.env_step[members], self.horizon, self.buffer.beta, 1.0)
         for k in range(due.max()):
@@ -268,14 +229,25 @@ class OffPolicy:
                 batch_size[where], draws.of(who), members=who, gamma=gamma, beta=beta[where]
             )
             loss = cohort.update(self.agent, batch, rows)
-            if not np.isfinite(loss.value).all():
-                bad = who[~np.isfinite(loss.value)].tolist()
-                raise DivergenceError(
-                    f"member {bad[0]}: the loss is not finite at env step {self.env_step[bad[0]]}; "
-                    "lower algo.lr, set algo.max_grad_norm, or look at the rewards of the environment"
-                )
-            self.buffer.update_priorities(batch.index, loss.td_error, who)
-            self.meter.update(who, loss.value, loss.metrics)
+            good = np.isfinite(loss.value)
+            if good.all():
+                self.buffer.update_priorities(batch.index, loss.td_error, who)
+                self.meter.update(who, loss.value, loss.metrics)
+                continue
+            self._freeze(who[~good])
+            self.buffer.update_priorities(batch.index[good], loss.td_error[good], who[good])
+            self.meter.update(who[good], loss.value[good], {k: v[good] for k, v in loss.metrics.items()})
+
+    def _freeze(self, members: np.ndarray) -> None:
+        """Let members with a loss that is not finite learn no more, where evolution will replace them."""
+        slot = int(members[0])
+        what = f"member {slot}: the loss is not finite at env step {self.env_step[slot]}"
+        if self.evolution is None:
+            raise DivergenceError(
+                f"{what}; lower algo.lr, set algo.max_grad_norm, or look at the rewards of the environment"
+            )
+        self.diverged[members] = True
+        self.session.warn(f"{what}; it learns no more and is replaced at the end of the generation")
 
     # What a checkpoint holds.
 
@@ -288,6 +260,7 @@ class OffPolicy:
             "generation": self.generation,
             "scored": self.scored,
             "evaluation_steps": self.evaluation_steps,
+            "diverged": self.diverged.tolist(),
             "horizon": self.horizon,
             "meter": self.meter.state_dict(),
             "streams": self.streams.state_dict(),
@@ -301,6 +274,7 @@ class OffPolicy:
         loop = state["loop"]
         self.env_step[...] = loop["env_step"]
         self.learn_clock[...] = loop["learn_clock"]
+        self.diverged[...] = loop["diverged"]
         for name in ("generation", "scored", "evaluation_steps", "horizon"):
             setattr(self, name, loop[name])
         for cohort in self.population.cohorts:

@@ -26,6 +26,7 @@ from agilerl_exp.run.random import Streams
 from agilerl_exp.run.signals import Signals
 from agilerl_exp.run.trackers import make_tracker
 from agilerl_exp.training.evaluate import Evaluator
+from agilerl_exp.training.evolving import evolution_of
 from agilerl_exp.training.job_session import JobSession
 from agilerl_exp.training.off_policy import OffPolicy
 
@@ -83,8 +84,8 @@ def _run_job(spec: ExperimentSpec, job: Job, root: Path) -> float:
     loop = None
     try:
         with Signals() as signals:
-            if training.hpo and training.pop_size > 1:
-                display.message("members train side by side; nothing evolves (no evolution group is chosen)")
+            if training.hpo and training.pop_size == 1 and spec.evolution.name != "none":
+                display.message("one member: nothing evolves")
             session = JobSession(spec, job, root, tracker, signals, display)
             loop = build_loop(spec, session)
             if not session.restore(loop) and training.eval_steps is None and time_limit(spec.env) is None:
@@ -129,7 +130,8 @@ def build_loop(spec: ExperimentSpec, session: JobSession | None = None) -> OffPo
         return make_member_envs(spec.env, seeds, member=member)
 
     evaluator = Evaluator(fresh, training.eval_loop, training.eval_steps)
-    return OffPolicy(Population(pop), envs, buffer, training, streams, evaluator, session)
+    evolution = evolution_of(spec.evolution, spec.algo, training, spec.seed) if spec.evolves else None
+    return OffPolicy(Population(pop), envs, buffer, training, streams, evaluator, session, evolution)
 
 
 def _result(spec: ExperimentSpec, loop: OffPolicy, session: JobSession) -> dict[str, Any]:

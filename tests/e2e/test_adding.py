@@ -54,7 +54,7 @@ class ToySpec(RLAlgorithmSpec):
     @staticmethod
     def get_training_fn():
         """Train off-policy."""
-        return _resolve.attribute("training.off_policy", "train_off_policy")
+        return _resolve.attribute("training.library", "train_off_policy")
 
 
 class Toy(RLAlgorithm):

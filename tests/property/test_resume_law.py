@@ -1,5 +1,6 @@
 """The resume law: a run killed with SIGKILL at any moment and resumed writes the uninterrupted run's bytes."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -70,9 +71,17 @@ def attempt(spec, job_dir, seconds=None):
     return process.exitcode, time.monotonic() - start
 
 
+def evolving(**training):
+    """Eight members, mutations of all kinds, five generations, saved in the middle of them too."""
+    spec = spec_of("per_n_step", pop_size=8, max_steps=1000, evo_steps=200, **training)
+    kinds = {"no_mut": 0.1, "arch": 1, "new_layer": 0.5, "params": 1, "activation": 1, "rl_hp": 1}
+    evolution = {"name": "tournament", "probabilities": kinds, "init": "sample", "pretrain_mutation": True}
+    return ExperimentSpec.from_config({**spec.to_config(), "evolution": evolution})
+
+
 def everything(job_dir: Path) -> dict[str, bytes]:
     """All bytes under the law; a manifest repeats their hashes and says what machine it was."""
-    names = [job_dir / "metrics.jsonl", *sorted((job_dir / "checkpoints").rglob("*"))]
+    names = [job_dir / "metrics.jsonl", job_dir / "lineage.jsonl", *sorted((job_dir / "checkpoints").rglob("*"))]
     files = [p for p in names if p.is_file() and p.name != "manifest.json"]
     return {str(p.relative_to(job_dir)): p.read_bytes() for p in files}
 
@@ -108,6 +117,20 @@ def test_killed_runs_end_in_the_same_bytes(ring, tmp_path):
 def test_box2d_which_cannot_be_pickled_resumes_in_mid_episode(tmp_path):
     pytest.importorskip("Box2D")
     check(spec_of("per_n_step", "LunarLander-v3", max_steps=600, evo_steps=300), tmp_path, 2, seed=9)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_killed_evolution_ends_in_the_same_bytes(shared, tmp_path):
+    check(evolving(experience_sharing=shared), tmp_path, 2, seed=20 + shared)
+    births = [json.loads(line) for line in (tmp_path / "whole" / "lineage.jsonl").read_text().splitlines()]
+    assert {birth["kind"] for birth in births} >= {"founder", "arch", "params", "activation", "rl_hp"}
+    assert {birth["generation"] for birth in births} == {0, 1, 2, 3, 4}  # nobody is born after the last evaluation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [False, True])
+def test_ten_kills_of_an_evolution(shared, tmp_path):
+    check(evolving(experience_sharing=shared), tmp_path, 10, seed=30 + shared)
 
 
 @pytest.mark.slow

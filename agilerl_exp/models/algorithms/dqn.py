@@ -44,4 +44,4 @@ class DQNSpec(RLAlgorithmSpec):
     @staticmethod
     def get_training_fn() -> Callable[..., tuple[list[Any], list[float]]]:
         """Return `train_off_policy`."""
-        return _resolve.attribute("training.off_policy", "train_off_policy")
+        return _resolve.attribute("training.library", "train_off_policy")
