@@ -3,8 +3,8 @@
 The work: MLP 64x64, batch 128, ring 100,000, lr 1e-3, tau 0.01, one update each `--grad-every` env steps of a member.
 `--variant serial` is the baseline: for each member ordinary `nn.Module`s, autograd, `torch.optim.Adam`, a ring of its
 own, stepped one after another. `--variant layer_norm` normalises hidden layers, which takes the autograd engine.
-`--work W5` is a population that evolves: `--evo` env steps a generation, one evaluation episode each, `--mutate 1` for a
-tournament of two with architecture and weight mutations. `--archs 4` gives the members four architectures in turn.
+`--work W5` is a population in generations of `--evo` env steps with one evaluation episode each; `--mutate 1` evolves
+it by a tournament of two with architecture and weight mutations. `--archs 4` gives the members four architectures.
 One `JSON {...}` line; `benchmarks/pair.py` interleaves commands and prints ratios.
 
     python benchmarks/dqn.py --envs 16 --pop 8
@@ -127,7 +127,9 @@ def ours(clock: Clock):
         kinds = {"no_mut": 0.4, "arch": 0.3, "new_layer": 0.2, "params": 0.3, "rl_hp": 0.0}
         evolution = evolution_of(TournamentSpec(probabilities=kinds), spec, training, args.seed)
     OffPolicy(population, envs, buffer, training, streams, evaluator, clock, evolution).run()
-    return max(agent.fitness[-1] for agent in pop), sum(int(cohort.update_step.sum()) for cohort in population.cohorts)
+    return max(agent.fitness[-1] for agent in pop), sum(
+        int(cohort.update_step.sum()) for cohort in population.cohorts
+    )
 
 
 class Serial:

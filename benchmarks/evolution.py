@@ -55,7 +55,10 @@ def ring() -> ReplayBuffer:
 
 
 def main() -> None:
-    spec, training = DQNSpec(net_config={"hidden_size": [64, 64]}, normalize_obs=True), TrainingSpec(pop_size=POP)
+    spec, training = (
+        DQNSpec(net_config={"hidden_size": [64, 64]}, normalize_obs=True),
+        TrainingSpec(pop_size=POP),
+    )
     box = spaces.Box(-1, 1, (4,), np.float32)
     obs = np.zeros((1, 16, 4), np.float32)
     populations, evolutions = {}, {}
@@ -80,7 +83,9 @@ def main() -> None:
         took["rings"].append(time.process_time() - start)
     medians = {name: statistics.median(values) * 1e3 for name, values in took.items()}
     line = {f"{name}_ms": round(value, 3) for name, value in medians.items()}
-    line |= {f"{name}_part": round(medians[name] / medians["copies"], 4) for name in ("selection", "generation")}
+    line |= {
+        f"{name}_part": round(medians[name] / medians["copies"], 4) for name in ("selection", "generation")
+    }
     print("JSON " + json.dumps(line), flush=True)
 
 

@@ -22,6 +22,7 @@ from agilerl_exp import catalogue
 from agilerl_exp.models.algo import ALGO_REGISTRY
 from agilerl_exp.models.base import Spec, tunables
 from agilerl_exp.models.env import EnvSpec, WrapperSpec
+from agilerl_exp.models.evolution import MultiFrequencySpec, MutationProbabilities, PbtSpec, TournamentSpec
 from agilerl_exp.models.experiment import ExperimentSpec
 from agilerl_exp.models.network import AutoSpec
 from agilerl_exp.models.tracker import TrackerSpec
@@ -39,6 +40,10 @@ SETTINGS: dict[str, list[tuple[str, type[Spec]]]] = {
     ],
     "env": [("env.", EnvSpec), ("env.wrappers[i].", WrapperSpec)],
     "network": [("algo.net_config.", AutoSpec)],
+    "evolution tournament": [("evolution.", TournamentSpec)],
+    "evolution probabilities": [("evolution.probabilities.", MutationProbabilities)],
+    "evolution multi_frequency": [("evolution.", MultiFrequencySpec)],
+    "evolution pbt": [("evolution.", PbtSpec)],
     "tracker": [("tracker.", TrackerSpec)],
 }
 TAKEN = {"training": [("training", "default"), ("training/exploration", "exponential")]}
@@ -128,10 +133,10 @@ def _about(field: Any) -> str:
 
 
 def _nested(annotation: Any) -> bool:
-    parts = typing.get_args(annotation) or (annotation,)
-    return typing.get_origin(annotation) is not list and any(
-        isinstance(part, type) and issubclass(part, Spec) for part in parts
-    )
+    if typing.get_origin(annotation) in (list, dict):
+        return False
+    parts = typing.get_args(annotation)
+    return any(map(_nested, parts)) or (isinstance(annotation, type) and issubclass(annotation, Spec))
 
 
 def _allowed(annotation: Any, metadata: Any = ()) -> str:

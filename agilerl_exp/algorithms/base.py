@@ -89,7 +89,9 @@ class RLAlgorithm:
         raise NotImplementedError
 
     @staticmethod
-    def loss(nets: Mapping[str, Network], params: Params, target: Params, batch: Minibatch, spec: Any) -> Loss:
+    def loss(
+        nets: Mapping[str, Network], params: Params, target: Params, batch: Minibatch, spec: Any
+    ) -> Loss:
         """What to minimise, through autograd."""
         raise NotImplementedError
 
@@ -302,7 +304,11 @@ class RLAlgorithm:
         """
         evolved = state["net_config"] != self._net_config()
         try:
-            twin = self.with_network(type(self.spec)(net_config=state["net_config"]).net_config) if evolved else self
+            twin = (
+                self.with_network(type(self.spec)(net_config=state["net_config"]).net_config)
+                if evolved
+                else self
+            )
         except ValueError as error:
             raise CheckpointError(f"net_config {state['net_config']} is no network: {error}") from None
         own = twin._architecture()

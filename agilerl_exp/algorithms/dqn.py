@@ -7,7 +7,7 @@ Deviations from the paper: Adam for RMSprop, mean squared error unless `loss=hub
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from agilerl_exp.algorithms.base import RLAlgorithm
 from agilerl_exp.errors import SpaceError
 from agilerl_exp.functional.td import elementwise_loss, legal_only, loss_slope, pick, td_target
 from agilerl_exp.networks.build import build
+from agilerl_exp.networks.mlp import Mlp
 from agilerl_exp.networks.network import Network
 from agilerl_exp.networks.observation import ObservationCodec
 from agilerl_exp.population.bank import Bank
@@ -76,7 +77,9 @@ class DQN(RLAlgorithm):
         return np.where(explore, random, greedy)
 
     @staticmethod
-    def loss(nets: Mapping[str, Network], params: Params, target: Params, batch: Minibatch, spec: Any) -> Loss:
+    def loss(
+        nets: Mapping[str, Network], params: Params, target: Params, batch: Minibatch, spec: Any
+    ) -> Loss:
         """Weighted mean of the TD losses of each member."""
         net = nets["q"]
         with torch.no_grad():
@@ -95,7 +98,7 @@ class DQN(RLAlgorithm):
         nets: Mapping[str, Network], params: Params, target: Params, batch: Minibatch, spec: Any, out: Params
     ) -> Loss:
         """`loss`, with its gradient written into `out` by hand."""
-        net, b = nets["q"], batch.action.shape[1]
+        net, b = cast(Mlp, nets["q"]), batch.action.shape[1]
         next_q = legal_only(net.forward(target["q"], batch.next_obs)[0], batch.next_mask)
         q, cache = net.forward(params["q"], batch.both if spec.double else batch.obs)
         selector = legal_only(q[:, b:], batch.next_mask) if spec.double else None

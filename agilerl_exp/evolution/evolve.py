@@ -117,11 +117,15 @@ class Evolution:
         for name, column in columns.items():
             population.set_column(name, column)
 
-    def _mutant(self, slot: int, parent: int, hyper_parent: int, generation: int, sure: bool = False) -> Birth:
+    def _mutant(
+        self, slot: int, parent: int, hyper_parent: int, generation: int, sure: bool = False
+    ) -> Birth:
         """A birth of which only the kind of mutation is decided yet."""
         rng = self._generator(f"kind/{generation}", slot)
         hpo_only = isinstance(self.spec, PbtSpec)
-        return Birth(slot, parent, hyper_parent, "rl_hp" if hpo_only else draw_kind(self.spec.probabilities, rng, sure))
+        return Birth(
+            slot, parent, hyper_parent, "rl_hp" if hpo_only else draw_kind(self.spec.probabilities, rng, sure)
+        )
 
     def _carry_out(
         self,
@@ -181,7 +185,9 @@ class Evolution:
 
 def _settings(agent: Any) -> dict[str, Any]:
     net_config = getattr(agent.spec, "net_config", None)
-    return agent.hyperparameters | ({} if net_config is None else {"net_config": net_config.model_dump(mode="json")})
+    return agent.hyperparameters | (
+        {} if net_config is None else {"net_config": net_config.model_dump(mode="json")}
+    )
 
 
 def _moved(parent: Any, child: Any, obs: Any) -> float:

@@ -20,7 +20,9 @@ _FACTORS = (0.8, 1.2)  # Jaderberg et al. 2017
 _NEAREST_ONE = 1e-12  # 1 - x at x = 1, which has no logarithm
 
 
-def mutated(values: Mapping[str, float], ranges: Mapping[str, Range], rng: np.random.Generator) -> dict[str, Any]:
+def mutated(
+    values: Mapping[str, float], ranges: Mapping[str, Range], rng: np.random.Generator
+) -> dict[str, Any]:
     """One hyperparameter, drawn among `ranges`, moved; returns all that changed.
 
     eps_end never passes eps_start: where either moves, eps_end is cut at eps_start.
@@ -48,7 +50,9 @@ def explored(
     return _below_start(out, values)
 
 
-def sampled(values: Mapping[str, float], ranges: Mapping[str, Range], rng: np.random.Generator) -> dict[str, Any]:
+def sampled(
+    values: Mapping[str, float], ranges: Mapping[str, Range], rng: np.random.Generator
+) -> dict[str, Any]:
     """All hyperparameters drawn from their ranges, uniformly in their coordinates."""
     return _below_start({name: drawn(within, rng) for name, within in ranges.items()}, values)
 
@@ -78,7 +82,7 @@ def drawn(within: Range, rng: np.random.Generator) -> float | int:
 
 def _fit(value: float, within: Range) -> float | int:
     value = min(max(value, within.low), within.high)
-    return int(round(value)) if within.integer else float(value)
+    return round(value) if within.integer else float(value)
 
 
 def _coordinate(value: float, within: Range) -> float:

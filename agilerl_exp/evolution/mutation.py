@@ -12,7 +12,11 @@ from agilerl_exp.models.evolution import MutationProbabilities
 from agilerl_exp.population.cohort import Cohort
 
 KINDS = {"none": "no_mut", "arch": "arch", "params": "params", "activation": "activation", "rl_hp": "rl_hp"}
-_SHARE, _STRONG, _RESET = 0.1, 0.05, 0.1  # of the entries; of those: ten times the noise, up to here drawn anew
+_SHARE, _STRONG, _RESET = (
+    0.1,
+    0.05,
+    0.1,
+)  # of the entries; of those: ten times the noise, up to here drawn anew
 _LARGEST = 1e6
 
 

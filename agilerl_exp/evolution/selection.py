@@ -37,7 +37,11 @@ def select(spec: Any, fitness: np.ndarray, generation: int, rng: np.random.Gener
     score = np.where(np.isfinite(fitness), fitness, -np.inf)
     if not np.isfinite(score).any():
         raise DivergenceError("no member has a finite fitness; lower algo.lr or set algo.max_grad_norm")
-    kinds = {TournamentSpec: _tournament, MultiFrequencySpec: _multi_frequency, PbtSpec: _truncation}
+    kinds: dict[Any, Any] = {
+        TournamentSpec: _tournament,
+        MultiFrequencySpec: _multi_frequency,
+        PbtSpec: _truncation,
+    }
     chosen = kinds[type(spec)](spec, score, generation, rng)
     # Whoever diverged learns no more, so nobody waits for the turn of its sub-population.
     slots, best = np.arange(len(score)), _ranked(score)[0]

@@ -107,7 +107,9 @@ class AlgorithmSpec(Spec):
     @field_validator("hp_config", mode="after")
     @classmethod
     def _check_hp_config(cls, hp_config: HpConfig | None) -> HpConfig | None:
-        refuse([line for name, entry in (hp_config or {}).items() for line in cls.range_mistakes(name, entry)])
+        refuse(
+            [line for name, entry in (hp_config or {}).items() for line in cls.range_mistakes(name, entry)]
+        )
         return hp_config
 
     @classmethod
@@ -115,7 +117,9 @@ class AlgorithmSpec(Spec):
         """Say what is wrong with the range of a hyperparameter, a line each that begins with its name."""
         fields, lines = cls.mutable_fields(), []
         if name not in fields:
-            return [f"{name}: not a tunable hyperparameter{did_you_mean(name, fields)} (have: {', '.join(fields)})"]
+            return [
+                f"{name}: not a tunable hyperparameter{did_you_mean(name, fields)} (have: {', '.join(fields)})"
+            ]
         field = TypeAdapter(Annotated[float, *fields[name].model_fields[name].metadata])
         for end, value in (("min", entry.min), ("max", entry.max)):
             try:

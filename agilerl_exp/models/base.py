@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal
@@ -54,6 +54,16 @@ def show(value: object) -> str:
 def mistake(field: str, value: object, text: str) -> str:
     """Write one line about a wrong setting."""
     return f"{field}={show(value)}: {text}"
+
+
+def tag_of(key: str, default: str) -> Callable[[Any], str]:
+    """Return what tells the specs of a union apart: from a spec or settings to the tag `key=value`."""
+
+    def tag(value: Any) -> str:
+        given = value.get(key, default) if isinstance(value, dict) else getattr(value, key, default)
+        return f"{key}={given}"
+
+    return tag
 
 
 def lower_first(text: str) -> str:

@@ -5,14 +5,15 @@ Must not know: how members are stored, what a mutation does to tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from agilerl_exp.models.algo import AlgorithmSpec
-from agilerl_exp.models.base import RLHyperparameter, Spec, Tunable, did_you_mean, tunables
+from agilerl_exp.models.base import RLHyperparameter, Spec, Tunable, did_you_mean, tag_of, tunables
 from agilerl_exp.models.network import Activation
 from agilerl_exp.models.training import ReplayBufferSpec, TrainingSpec
 
@@ -60,6 +61,10 @@ class NoEvolutionSpec(Spec):
     """Which way to evolve."""
 
 
+def _activations() -> list[Activation]:
+    return ["ReLU", "ELU", "GELU"]
+
+
 class MutatingSpec(EvolutionSpec):
     """Ways to evolve that mutate networks as well as hyperparameters."""
 
@@ -67,9 +72,7 @@ class MutatingSpec(EvolutionSpec):
     """How often which kind of mutation happens."""
     mutation_sd: Annotated[float, Field(ge=0)] = 0.1
     """Size of the noise on weights, as a part of their own size."""
-    activations: Annotated[list[Activation], Field(min_length=1)] = Field(
-        default_factory=lambda: ["ReLU", "ELU", "GELU"]
-    )
+    activations: Annotated[list[Activation], Field(min_length=1)] = Field(default_factory=_activations)
     """What an activation mutation chooses from."""
     pretrain_mutation: bool = False
     """Mutate every member once before training (no_mut does not count)."""
@@ -125,7 +128,7 @@ class MultiFrequencySpec(MutatingSpec):
     def _rising(self) -> MultiFrequencySpec:
         ratios, blocks = self.ratios, self.n_subpopulations
         name = "evolution_frequency_ratios"
-        falls = any(a >= b for a, b in zip(ratios, ratios[1:], strict=False))
+        falls = any(a >= b for a, b in pairwise(ratios))
         self.refuse_where(
             (len(ratios) != blocks, name, f"must have n_subpopulations={blocks} entries"),
             (falls, name, "must rise strictly"),
@@ -170,17 +173,12 @@ class PbtSpec(EvolutionSpec):
         return self
 
 
-def name(value: Any) -> Any:
-    """What tells the specs apart, in a spec or in the settings of one."""
-    return value.get("name", "tournament") if isinstance(value, dict) else getattr(value, "name", "tournament")
-
-
 AnyEvolution: TypeAlias = Annotated[
-    Annotated[NoEvolutionSpec, Tag("none")]
-    | Annotated[TournamentSpec, Tag("tournament")]
-    | Annotated[MultiFrequencySpec, Tag("multi_frequency")]
-    | Annotated[PbtSpec, Tag("pbt")],
-    Discriminator(name),
+    Annotated[NoEvolutionSpec, Tag("name=none")]
+    | Annotated[TournamentSpec, Tag("name=tournament")]
+    | Annotated[MultiFrequencySpec, Tag("name=multi_frequency")]
+    | Annotated[PbtSpec, Tag("name=pbt")],
+    Discriminator(tag_of("name", "tournament")),
 ]
 """Any way to evolve, told apart by `name`."""
 
@@ -210,7 +208,8 @@ def mutable(algo: AlgorithmSpec, training: TrainingSpec, evolution: EvolutionSpe
     Left out is what nothing reads: epsilon fields of a constant schedule but eps_start, tau with whole copies into
     the target. The batch is at most the ring, an interval at most the run.
     """
-    allowed: dict[str, Any] = dict(algo.hp_config) if algo.hp_config is not None else dict.fromkeys(_usable(algo, training))
+    usable = _usable(algo, training)
+    allowed: dict[str, Any] = dict.fromkeys(usable) if algo.hp_config is None else dict(algo.hp_config)
     if evolution.rl_hp_selection is not None:
         allowed = {key: given or allowed.get(key) for key, given in evolution.rl_hp_selection.items()}
     ring = training.replay_buffer or ReplayBufferSpec()
@@ -251,7 +250,10 @@ def mistakes(
     if isinstance(evolution, NoEvolutionSpec):
         return []
     lines, have = [], _usable(algo, training)
-    for place, names in (("algo.hp_config", algo.hp_config), ("evolution.rl_hp_selection", evolution.rl_hp_selection)):
+    for place, names in (
+        ("algo.hp_config", algo.hp_config),
+        ("evolution.rl_hp_selection", evolution.rl_hp_selection),
+    ):
         lines += [
             f"{place}.{key}: cannot mutate here{did_you_mean(key, have)} (have: {', '.join(have)})"
             for key in names or {}

@@ -46,10 +46,10 @@ def explain(error: ValidationError, known: Collection[str], config: Any, prefix:
         elif entry["type"] == "extra_forbidden":
             lines.append(f"{path}: no such setting{nearest(path, known)}")
         elif entry["type"] == "union_tag_invalid":
-            tag = entry["ctx"]["discriminator"].strip("'").removesuffix("()")
-            tags = entry["ctx"]["expected_tags"].replace("'", "")
-            hint = did_you_mean(entry["ctx"]["tag"], tags.split(", "))
-            lines.append(mistake(inside + tag, entry["ctx"]["tag"], f"must be one of {tags}{hint}"))
+            key, _, tag = entry["ctx"]["tag"].partition("=")
+            tags = entry["ctx"]["expected_tags"].replace(f"{key}=", "").replace("'", "")
+            hint = did_you_mean(tag, tags.split(", "))
+            lines.append(mistake(inside + key, tag, f"must be one of {tags}{hint}"))
         elif entry["type"] == "missing":
             lines.append(f"{path}: must be given")
         else:
@@ -61,6 +61,8 @@ def _keys(loc: tuple[str | int, ...], value: Any) -> tuple[list[str], Any]:
     """The keys along a location, without the branches of unions that pydantic names too, and what stands there."""
     keys = []
     for part, after in zip(loc, (*loc[1:], None), strict=False):
+        if "=" in str(part):  # the tag of a union
+            continue
         inside = dict(enumerate(value)) if isinstance(value, list) else value
         if isinstance(inside, dict) and part in inside:
             value = inside[part]

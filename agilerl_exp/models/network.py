@@ -6,11 +6,11 @@ Must not know: tensors, initialisers, or how a network is stacked over members.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from agilerl_exp.models.base import Spec
+from agilerl_exp.models.base import Spec, tag_of
 
 Activation: TypeAlias = Literal["ReLU", "Tanh", "ELU", "GELU", "LeakyReLU", "Sigmoid", "Softplus", "Identity"]
 Size: TypeAlias = Annotated[int, Field(ge=1)]
@@ -99,13 +99,8 @@ class MlpSpec(HeadSpec):
     """Which family of networks."""
 
 
-def arch(value: Any) -> Any:
-    """What tells the specs apart, in a spec or in the settings of one."""
-    return value.get("arch", "auto") if isinstance(value, dict) else getattr(value, "arch", "auto")
-
-
 NetworkSpec: TypeAlias = Annotated[
-    Annotated[AutoSpec, Tag("auto")] | Annotated[MlpSpec, Tag("mlp")],
-    Discriminator(arch),
+    Annotated[AutoSpec, Tag("arch=auto")] | Annotated[MlpSpec, Tag("arch=mlp")],
+    Discriminator(tag_of("arch", "auto")),
 ]
 """Any network spec, told apart by `arch`; without it the observations decide."""

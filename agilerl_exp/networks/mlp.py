@@ -108,7 +108,9 @@ class Mlp(Network):
         """See `Network`; ReLU leaves what a ReLU layer makes as it is."""
         if leaf.name.endswith("norm.weight"):
             return np.ones(leaf.shape, np.float32)
-        return np.eye(*leaf.shape, dtype=np.float32) if len(leaf.shape) > 1 else np.zeros(leaf.shape, np.float32)
+        return (
+            np.eye(*leaf.shape, dtype=np.float32) if len(leaf.shape) > 1 else np.zeros(leaf.shape, np.float32)
+        )
 
     def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
         """See `Network`."""

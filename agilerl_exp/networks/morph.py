@@ -141,7 +141,9 @@ def _staying(old: Network, new: Network, weights: Tensors) -> dict[str, np.ndarr
             if group in sizes and sizes[group] < size:
                 others = tuple(i for i in range(weight.ndim) if i != axis)
                 heard[group] = heard.get(group, 0) + np.square(weight, dtype=np.float64).sum(others)
-    return {group: np.sort(np.argsort(-total, kind="stable")[: sizes[group]]) for group, total in heard.items()}
+    return {
+        group: np.sort(np.argsort(-total, kind="stable")[: sizes[group]]) for group, total in heard.items()
+    }
 
 
 def _keep(
@@ -156,8 +158,8 @@ def _keep(
             source.append(kept + (old_size - count) // 2)
             target.append(kept + (size - count) // 2)
         else:
-            same = group == old_group and size < old_size
-            source.append(stay[group] if same and group in stay else kept)
+            shrinks = group is not None and group == old_group and size < old_size
+            source.append(stay[group] if shrinks and group in stay else kept)
             target.append(kept)
         if axis in leaf.inputs and size > old_size:
             silent = np.ones(size, bool)

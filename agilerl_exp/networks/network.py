@@ -84,7 +84,10 @@ class _Module(nn.Module):
         super().__init__()
         self._network = network
         self._params = nn.ParameterDict(
-            {leaf.name.replace(".", "_"): nn.Parameter(p) for leaf, p in zip(network.layout(), params, strict=True)}
+            {
+                leaf.name.replace(".", "_"): nn.Parameter(p)
+                for leaf, p in zip(network.layout(), params, strict=True)
+            }
         )
 
     def forward(self, x: Any) -> Any:

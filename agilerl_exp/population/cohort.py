@@ -272,6 +272,7 @@ class Cohort:
         self.target_mark[chosen] = passed
 
     def by_net(self, tensors: Sequence[Any]) -> dict[str, Sequence[Any]]:
+        """Tensors in the order of the bank, by the name of their network."""
         if len(self._names) == 1:
             return {self._names[0][0]: tensors}
         out, start = {}, 0

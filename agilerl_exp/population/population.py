@@ -69,7 +69,9 @@ class Population:
         came: Sequence[Any] = [
             (newcomers or {}).get(i, self.agents[parent]) for i, parent in enumerate(parents)
         ]
-        clocks = [(agent.cohort.env_step[agent.row], agent.cohort.target_mark[agent.row]) for agent in self.agents]
+        clocks = [
+            (agent.cohort.env_step[agent.row], agent.cohort.target_mark[agent.row]) for agent in self.agents
+        ]
         hyper = {}
         if hyper_parents is not None:
             hyper = {name: self.column(name)[hyper_parents] for name in self.cohorts[0].hyper}
@@ -78,7 +80,9 @@ class Population:
         groups: dict[Any, list[int]] = {}
         for slot, agent in enumerate(came):
             groups.setdefault(keys[id(agent.cohort)], []).append(slot)
-        moves, seats, self.cohorts = [], {}, []
+        moves: list[tuple[Cohort, np.ndarray, dict[str, Any]]] = []
+        seats: dict[int, tuple[Cohort, int]] = {}
+        self.cohorts = []
         for key, slots in groups.items():
             cohort = present.get((key, *slots)) or came[slots[0]].cohort.empty(np.array(slots))
             self.cohorts.append(cohort)

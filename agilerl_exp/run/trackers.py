@@ -2,9 +2,9 @@
 
 Must not know: what a metric means, when a row is due.
 
-`metrics.jsonl` and `lineage.jsonl` hold only functions of (config, seed), so that a resumed run ends with the same bytes: the
-checkpoint stores its length and resume cuts the file to it. Wall-clock figures go to `timing.jsonl`, outside
-that law.
+`metrics.jsonl` and `lineage.jsonl` hold only functions of (config, seed), so that a resumed run ends with the same
+bytes: the checkpoint stores their lengths and resume cuts the files to them. Wall-clock figures go to
+`timing.jsonl`, outside that law.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from agilerl_exp.training.evolving import evolution_of
 from agilerl_exp.training.off_policy import OffPolicy
 
 
-def train_off_policy(
+def train_off_policy(  # noqa: PLR0913  (what a user may replace, by name)
     env: Any,
     pop: Sequence[Any],
     memory: Any,
@@ -43,8 +43,7 @@ def train_off_policy(
         n_step_memory: its n-step companion, when the memory is prioritized and n-step.
         training: how long and how often; None takes the defaults.
         env_name: named in messages.
-        eval_env: callable member -> VectorEnv for evaluation; None: `env(member)` once more when it is callable,
-            otherwise environments of the same registered id.
+        eval_env: callable member -> VectorEnv for evaluation; None: `env` again, or the same registered id.
         seed: of exploration, sampling, evolution and the environments; a `MemberEnvs` keeps seeds of its own.
         evolution: how the population evolves; None: a tournament, with `training.hpo` and more than one agent.
 
@@ -63,7 +62,7 @@ def train_off_policy(
     _refuse_unfit(population.agents, blocks, memory, training)
     evaluator = evaluator_of(env, eval_env, training, env_name, streams.env_seeds)
     buffer = memory if n_step_memory is None else join(memory, n_step_memory)
-    how = TournamentSpec() if evolution is None else evolution
+    how = evolution or TournamentSpec()
     evolves = training.hpo and len(pop) > 1 and not isinstance(how, NoEvolutionSpec)
     evolver = evolution_of(how, pop[0].spec, training, seed) if evolves else None
     loop = OffPolicy(population, blocks, buffer, training, streams, evaluator, evolution=evolver)

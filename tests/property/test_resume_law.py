@@ -81,7 +81,11 @@ def evolving(**training):
 
 def everything(job_dir: Path) -> dict[str, bytes]:
     """All bytes under the law; a manifest repeats their hashes and says what machine it was."""
-    names = [job_dir / "metrics.jsonl", job_dir / "lineage.jsonl", *sorted((job_dir / "checkpoints").rglob("*"))]
+    names = [
+        job_dir / "metrics.jsonl",
+        job_dir / "lineage.jsonl",
+        *sorted((job_dir / "checkpoints").rglob("*")),
+    ]
     files = [p for p in names if p.is_file() and p.name != "manifest.json"]
     return {str(p.relative_to(job_dir)): p.read_bytes() for p in files}
 
@@ -124,7 +128,13 @@ def test_killed_evolution_ends_in_the_same_bytes(shared, tmp_path):
     check(evolving(experience_sharing=shared), tmp_path, 2, seed=20 + shared)
     births = [json.loads(line) for line in (tmp_path / "whole" / "lineage.jsonl").read_text().splitlines()]
     assert {birth["kind"] for birth in births} >= {"founder", "arch", "params", "activation", "rl_hp"}
-    assert {birth["generation"] for birth in births} == {0, 1, 2, 3, 4}  # nobody is born after the last evaluation
+    assert {birth["generation"] for birth in births} == {
+        0,
+        1,
+        2,
+        3,
+        4,
+    }  # nobody is born after the last evaluation
 
 
 @pytest.mark.slow

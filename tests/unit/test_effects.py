@@ -23,14 +23,11 @@ SHOWN_ELSEWHERE = {
 }
 REFUSED = "unit/test_models_experiment.py::test_mistakes_are_one_line_each"
 EXEMPT = {
-    "TrainingSpec.hpo": "evolution comes with 2/6",
-    "AlgorithmSpec.hp_config": "evolution comes with 2/6",
     "TrainingSpec.evaluation_interval": f"language models only; refused elsewhere ({REFUSED})",
     "TrainingSpec.num_epochs": f"language models and offline algorithms only; refused elsewhere ({REFUSED})",
     "TrainingSpec.episode_steps": f"bandits only; refused elsewhere ({REFUSED})",
     "TrainingSpec.sum_scores": f"multi-agent algorithms only; refused elsewhere ({REFUSED})",
     "ExperimentSpec.device": "these tests run on the CPU",
-    "MlpSpec.arch": "one kind of network so far",
 }
 LATER = {RLHyperparameter, MultiAgentRLAlgorithmSpec, LLMAlgorithmSpec}  # whole specs of later rounds
 

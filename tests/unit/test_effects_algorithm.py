@@ -212,7 +212,13 @@ def test_samples_are_scaled_too():
     assert agents[True].td_error == pytest.approx(agents[False].td_error, abs=1e-5)
 
 
-@effect("MlpSpec.hidden_size", "RLAlgorithmSpec.net_config")
+@effect("AutoSpec.arch", "MlpSpec.arch")
+def test_vectors_take_an_mlp_with_the_same_settings():
+    auto, mlp = (agent_of(net_config={"arch": arch, "hidden_size": [7]}) for arch in ("auto", "mlp"))
+    assert auto.spec.net_config == mlp.spec.net_config and auto.spec.net_config.arch == "mlp"
+
+
+@effect("HeadSpec.hidden_size", "RLAlgorithmSpec.net_config")
 @pytest.mark.parametrize(("hidden", "shapes"), [([7], [(7, 3), (4, 7)]), ([5, 6], [(5, 3), (6, 5), (4, 6)])])
 def test_hidden_sizes_are_the_widths_of_the_layers(hidden, shapes):
     weights = agent_of(net_config={"hidden_size": hidden}).networks_as_modules()["q"].state_dict()
@@ -225,7 +231,7 @@ def test_without_a_network_config_the_default_network_is_taken():
     assert str(default) == str(given) and default[0].out_features == default[2].out_features == 64
 
 
-@effect("MlpSpec.activation", "MlpSpec.layer_norm")
+@effect("HeadSpec.activation", "HeadSpec.layer_norm")
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize(
     "name", ["ReLU", "Tanh", "ELU", "GELU", "LeakyReLU", "Sigmoid", "Softplus", "Identity"]
@@ -249,7 +255,7 @@ def test_actions_are_those_of_the_ordinary_network(name, layer_norm):
     assert q == pytest.approx(h.numpy(), abs=1e-5)
 
 
-@effect("MlpSpec.init")
+@effect("HeadSpec.init")
 def test_each_way_of_starting_gives_its_own_weights():
     first = {
         init: agent_of(net_config={"hidden_size": [64], "init": init}).networks_as_modules()["q"][0]

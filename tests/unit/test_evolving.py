@@ -1,13 +1,17 @@
 """Evolution in the loop: when it runs, what travels with a member, who is replaced when learning fails."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from effects import effect
 from small import Watch, job, loop_of, metrics, ran, spec_of
 
 from agilerl_exp.errors import DivergenceError
+from agilerl_exp.evolution.mutation import draw_kind, shake
+from agilerl_exp.models.evolution import MutationProbabilities
 
 POP = {"training.pop_size": 4, "training.hpo": True, "training.max_steps": 128}
 ALL = {"no_mut": 0, "arch": 1, "params": 1, "activation": 1, "rl_hp": 1}
@@ -41,7 +45,7 @@ def lineage(folder):
     return [json.loads(line) for line in (folder / "lineage.jsonl").read_text().splitlines()]
 
 
-@effect("TrainingSpec.hpo")
+@effect("TrainingSpec.hpo", "ExperimentSpec.evolution", "NoEvolutionSpec.name")
 def test_hpo_switches_evolution():
     assert watched({}).session.births
     assert not watched({"training.hpo": False}).session.births
@@ -66,7 +70,9 @@ def test_the_elite_goes_on_untouched_and_steps_never_go_back():
         steps = [agent.steps for agent in population.agents]
         out = step(population, fitness, generation, probe)
         after = population.agents[best].state_dict()
-        kept.append(all(before["bank"][role].tobytes() == after["bank"][role].tobytes() for role in before["bank"]))
+        kept.append(
+            all(before["bank"][role].tobytes() == after["bank"][role].tobytes() for role in before["bank"])
+        )
         assert before["hyper"] == after["hyper"] and before["net_config"] == after["net_config"]
         assert [agent.steps for agent in population.agents] == steps and len(set(steps)) == 1
         return out
@@ -79,7 +85,9 @@ def test_the_elite_goes_on_untouched_and_steps_never_go_back():
 
 def test_a_mutated_value_is_the_value_that_is_used_and_shown(tmp_path):
     kinds = {"no_mut": 0, "arch": 0, "params": 0, "rl_hp": 1}
-    settings = POP | {"evolution": {"name": "tournament", "probabilities": kinds, "rl_hp_selection": {"lr": None}}}
+    settings = POP | {
+        "evolution": {"name": "tournament", "probabilities": kinds, "rl_hp_selection": {"lr": None}}
+    }
     folder = job(tmp_path, settings)
     now = {i: 1e-3 for i in range(4)}
     rows = iter(metrics(folder, "train"))
@@ -157,10 +165,115 @@ def test_when_all_members_diverge_the_run_stops():
     loop.envs.close()
 
 
+KINDS = {"no_mut": "none", "arch": "arch", "params": "params", "activation": "activation", "rl_hp": "rl_hp"}
+
+
+def kinds(**weights):
+    return {"probabilities": dict.fromkeys(KINDS, 0) | weights}
+
+
+@effect(
+    "MutationProbabilities.no_mut",
+    "MutationProbabilities.arch",
+    "MutationProbabilities.params",
+    "MutationProbabilities.activation",
+    "MutationProbabilities.rl_hp",
+)
+def test_kinds_come_by_their_weights():
+    spec = MutationProbabilities(no_mut=1, arch=2, params=3, activation=0, rl_hp=4)
+    rng = np.random.default_rng(0)
+    drawn = Counter(draw_kind(spec, rng) for _ in range(4000))
+    sure = Counter(draw_kind(spec, rng, sure=True) for _ in range(4000))
+    assert [drawn[kind] / 4000 for kind in KINDS.values()] == pytest.approx(
+        [0.1, 0.2, 0.3, 0, 0.4], abs=0.025
+    )
+    assert [sure[kind] / 4000 for kind in KINDS.values()] == pytest.approx(
+        [0, 2 / 9, 3 / 9, 0, 4 / 9], abs=0.025
+    )
+    for name, kind in KINDS.items():
+        session = watched({"evolution": kinds(**{name: 1})}).session
+        found = {birth.kind for _, births in session.births[1:] for birth in births}
+        assert found <= {kind, "none"} and kind in found
+
+
+@effect("MutationProbabilities.new_layer")
+def test_new_layer_decides_between_layers_and_widths():
+    for share, nouns in ((0.0, {"add_node", "remove_node"}), (1.0, {"add_layer", "remove_layer"})):
+        settings = kinds(arch=1, new_layer=share)
+        births = watched({"evolution": settings, "algo.net_config.hidden_size": [64]}).session.births[1:]
+        assert {birth.name.split()[0] for _, group in births for birth in group if birth.name} <= nouns
+
+
+@effect("MutatingSpec.activations")
+def test_activations_come_from_the_list():
+    births = watched({"evolution": kinds(activation=1) | {"activations": ["Tanh", "ReLU"]}}).session.births[
+        1:
+    ]
+    changes = {(b.old, b.new) for _, group in births for b in group if b.kind == "activation"}
+    assert changes and changes <= {("ReLU", "Tanh"), ("Tanh", "ReLU")}
+
+
+@effect("MutatingSpec.mutation_sd")
+def test_noise_is_of_the_size_that_is_asked_for():
+    changes = {}
+    for sd in (0.0, 0.1):
+        agent = loop_of({"algo.net_config.hidden_size": [200, 200]}).population.agents[0]
+        weight, target = (agent.cohort.bank.views(role)[2][0] for role in ("weights", "target"))
+        bias = agent.cohort.bank.views("weights")[3][0].clone()
+        old = weight.clone().numpy()
+        for seed in range(10):  # until one takes this matrix
+            shake(agent.cohort, 0, sd, np.random.default_rng(seed))
+            moved = (weight.numpy() != old) & (old != 0)
+            if moved.any():
+                break
+        assert torch.equal(weight, target) and torch.equal(agent.cohort.bank.views("weights")[3][0], bias)
+        ratio = abs(weight.numpy() - old)[moved] / abs(old)[moved]
+        changes[sd] = moved.mean(), np.median(ratio)
+    assert changes[0.0][0] == pytest.approx(0.01, abs=0.002)  # strong noise and fresh values alone
+    assert changes[0.1][0] == pytest.approx(0.1, abs=0.01)
+    assert changes[0.1][1] == pytest.approx(0.0745, abs=0.01)  # about the median of |N(0, 0.1)|
+
+
+@effect("MutatingSpec.pretrain_mutation")
+def test_members_may_be_mutated_before_training():
+    settings = kinds(no_mut=5, rl_hp=1)
+    rates = [
+        watched({"evolution": settings | {"pretrain_mutation": flag}}, run=False) for flag in (False, True)
+    ]
+    values = []
+    for loop in rates:
+        births = loop.evolution.start(loop.population, lambda slot: None)
+        values.append([birth.new for birth in births])
+        loop.envs.close()
+    assert all(new == values[0][0] for new in values[0])
+    assert all(new != values[0][0] for new in values[1])
+
+
+@effect("EvolutionSpec.init")
+def test_members_may_start_all_over_the_ranges():
+    loop = watched({"evolution": {"init": "sample"}, "training.pop_size": 8}, run=False)
+    births = loop.evolution.start(loop.population, lambda slot: None)
+    loop.envs.close()
+    rates = loop.population.column("lr")
+    assert len(set(rates)) == 8 and rates.min() >= 1e-5 and rates.max() <= 1e-2
+    widths = [birth.new["net_config"]["hidden_size"][0] for birth in births]
+    assert len(set(widths)) > 1 and all(w in (16, 32, 64, 128, 256, 512) for w in widths)
+    assert len(set(loop.population.column("batch_size"))) > 1
+    assert (loop.population.column("eps_end") <= loop.population.column("eps_start")).all()
+
+
+@effect("EvolutionSpec.seed")
+def test_a_seed_of_its_own_changes_selection_alone():
+    lines = [watched({"evolution": {"seed": seed}, "seed": 3}).session.births for seed in (None, 3, 4)]
+    assert lines[0] == lines[1] != lines[2]
+
+
 def test_every_member_founds_a_line(tmp_path):
     rows = lineage(job(tmp_path, POP))
     founders = rows[:4]
-    assert [row["member"] for row in founders] == [0, 1, 2, 3] and {row["kind"] for row in founders} == {"founder"}
+    assert [row["member"] for row in founders] == [0, 1, 2, 3] and {row["kind"] for row in founders} == {
+        "founder"
+    }
     assert founders[0]["new"]["lr"] == 1e-3 and founders[0]["new"]["net_config"]["hidden_size"] == [8]
     assert all(row["parent"] is None for row in founders)
     assert all(row["fitness"] is not None for row in rows[4:])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from effects import effect
 
 from agilerl_exp.models.network import MlpSpec
 from agilerl_exp.networks import morph
@@ -14,7 +15,9 @@ ROLES = ("weights", "target", "moment1", "moment2")
 
 def trained(net: Network, seed: int) -> dict[str, list[np.ndarray]]:
     rng = np.random.default_rng(seed)
-    return {role: [rng.normal(size=shape).astype(np.float32) * 0.3 for _, shape in net.shapes()] for role in ROLES}
+    return {
+        role: [rng.normal(size=shape).astype(np.float32) * 0.3 for _, shape in net.shapes()] for role in ROLES
+    }
 
 
 def outputs(net: Network, tensors: list[np.ndarray], x: np.ndarray) -> np.ndarray:
@@ -49,7 +52,9 @@ def test_kept_units_keep_weights_and_moments_and_new_ones_have_none():
     for role in ROLES:
         assert np.array_equal(after[role][0][:32], roles[role][0])
         assert np.array_equal(after[role][2][:, :32], roles[role][2])
-    assert after["weights"][0][32:].any() and np.array_equal(after["weights"][0][32:], after["target"][0][32:])
+    assert after["weights"][0][32:].any() and np.array_equal(
+        after["weights"][0][32:], after["target"][0][32:]
+    )
     assert not after["weights"][2][:, 32:].any()
     for role in ("moment1", "moment2"):
         assert not after[role][0][32:].any() and not after[role][2][:, 32:].any()
@@ -80,6 +85,7 @@ def test_norms_of_kept_units_are_kept():
     assert np.array_equal(after["weights"][2], np.concatenate([roles["weights"][2], np.ones(16, np.float32)]))
 
 
+@effect("HeadSpec.min_layers", "HeadSpec.max_layers", "HeadSpec.min_nodes", "HeadSpec.max_nodes")
 def test_draws_stay_in_bounds_and_reach_every_kind():
     spec = MlpSpec(hidden_size=[32, 32], max_layers=3, min_nodes=16, max_nodes=96)
     rng, kinds = np.random.default_rng(0), set()

@@ -74,7 +74,9 @@ def test_a_newcomer_of_another_architecture_gets_a_cohort_and_equal_ones_share_i
     population.evolve(np.array([0, 0, 2, 0]), newcomers=newcomers)
     assert [cohort.slots.tolist() for cohort in population.cohorts] == [[0, 2], [1, 3]]
     child = population.agents[3]
-    assert child.spec.net_config.hidden_size == [32, 16] and child.fitness == [0.0] and child.update_step == 100
+    assert (
+        child.spec.net_config.hidden_size == [32, 16] and child.fitness == [0.0] and child.update_step == 100
+    )
     assert child.cohort.outputs("q", obs, np.array([child.row])) == pytest.approx(expected, rel=1e-5)
     assert child.steps == 1003
     back = [cohort.state_dict(0)["bank"]["weights"].clone() for cohort in population.cohorts]
@@ -98,7 +100,9 @@ def test_learning_goes_on_as_if_a_child_had_always_been_there():
 def test_restored_members_of_several_architectures_are_stacked_as_they_were():
     population = Population(agents(3))
     wide = MlpSpec(hidden_size=[32, 16], init="torch")
-    population.evolve(np.arange(3), newcomers={1: population.agents[1].morphed(wide, np.random.default_rng(0))})
+    population.evolve(
+        np.arange(3), newcomers={1: population.agents[1].morphed(wide, np.random.default_rng(0))}
+    )
     saved = {str(i): agent.state_dict() for i, agent in enumerate(population.agents)}
     fresh = Population(agents(3, seed=5))
     fresh.load_state_dict(saved)
@@ -110,7 +114,9 @@ def test_an_activation_changes_the_cohort_and_no_weight():
     population = Population(agents(2))
     net = population.agents[1].spec.net_config.model_copy(update={"activation": "GELU"})
     before = state(population.agents[1])
-    population.evolve(np.arange(2), newcomers={1: population.agents[1].morphed(net, np.random.default_rng(0))})
+    population.evolve(
+        np.arange(2), newcomers={1: population.agents[1].morphed(net, np.random.default_rng(0))}
+    )
     assert len(population.cohorts) == 2 and state(population.agents[1]) == before
     assert population.agents[1].cohort.nets["q"].activation == "GELU"
 

@@ -109,7 +109,7 @@ def test_a_failed_row_leaves_the_file_as_it_was(tmp_path):
 
 def test_a_kill_in_the_middle_of_a_row_leaves_whole_rows(tmp_path):
     JsonlTracker(tmp_path).log({"a": 1})
-    opening = 2  # one ftruncate a file
+    opening = 3  # one ftruncate a file
     assert faults.killed(opening + 1, lambda: JsonlTracker(tmp_path).log({"a": 2}))
     assert (tmp_path / "metrics.jsonl").read_bytes() == b'{"a":1}\n{"a"'
     JsonlTracker(tmp_path).log({"a": 3})

@@ -283,13 +283,16 @@ def code_lines(source: str) -> int:
     texts = [
         range(node.lineno, (node.end_lineno or node.lineno) + 1)
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
     ]
     return len(held.difference(*texts))
 
 
 def test_code_lines_are_counted_without_words():
-    assert code_lines('"""Module."""\n\nx = 1  # one\n# two\n\ndef f():\n    """Text.\n\n    More."""\n    return (\n        x)\n') == 4
+    source = '"""Module."""\n\nx = 1  # one\n# two\n\ndef f():\n    """Text.\n\n    More."""\n    return (\n    x)\n'
+    assert code_lines(source) == 4
 
 
 def test_product_size():

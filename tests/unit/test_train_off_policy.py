@@ -29,11 +29,16 @@ from agilerl_exp.training.evaluate import Evaluator
 from agilerl_exp.training.off_policy import OffPolicy
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=4)
-TRAINING = {"max_steps": 240, "evo_steps": 120, "eval_loop": 3, "eval_steps": 40}
+TRAINING = {"hpo": False, "max_steps": 240, "evo_steps": 120, "eval_loop": 3, "eval_steps": 40}
 
 
 def dqn(**fields: Any) -> DQNSpec:
-    small = {"net_config": {"hidden_size": [16], "init": "orthogonal"}, "batch_size": 16, "learn_step": 3, "lr": 1e-2}
+    small = {
+        "net_config": {"hidden_size": [16], "init": "orthogonal"},
+        "batch_size": 16,
+        "learn_step": 3,
+        "lr": 1e-2,
+    }
     return DQNSpec(**small | fields)
 
 
