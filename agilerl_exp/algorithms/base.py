@@ -224,8 +224,7 @@ class RLAlgorithm:
             )
         block = env if isinstance(env, MemberEnvs) else MemberEnvs(env)
         rows = np.array([self.row])
-        act = lambda obs, mask: self.act(self.cohort, obs, mask, np.zeros(1), None, rows)  # noqa: E731
-        returns, _ = play(act, [block], loop, max_steps)
+        returns, _ = play(lambda *x: self.act(self.cohort, *x, np.zeros(1), None, rows), [block], loop, max_steps)
         self.fitness.append(float(returns.mean(-1)[0]))
         return self.fitness[-1]
 

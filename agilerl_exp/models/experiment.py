@@ -121,11 +121,6 @@ class ExperimentSpec(Spec):
         return (self.training.replay_buffer or ReplayBufferSpec()) if self.algo.off_policy else None
 
     @property
-    def evolves(self) -> bool:
-        """Whether members are selected and mutated."""
-        return self.training.hpo and self.evolution.name != "none" and self.training.pop_size > 1
-
-    @property
     def generation_steps(self) -> int:
         """Env steps of a member in one generation."""
         return self.training.generation_steps(self.algo.default_evo_steps)

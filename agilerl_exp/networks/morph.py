@@ -158,8 +158,8 @@ def _keep(
             source.append(kept + (old_size - count) // 2)
             target.append(kept + (size - count) // 2)
         else:
-            shrinks = group is not None and group == old_group and size < old_size
-            source.append(stay[group] if shrinks and group in stay else kept)
+            leaving = size < old_size and group == old_group
+            source.append(stay.get(group or "", kept) if leaving else kept)
             target.append(kept)
         if axis in leaf.inputs and size > old_size:
             silent = np.ones(size, bool)

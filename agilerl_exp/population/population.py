@@ -76,7 +76,7 @@ class Population:
         if hyper_parents is not None:
             hyper = {name: self.column(name)[hyper_parents] for name in self.cohorts[0].hyper}
         keys = {id(agent.cohort): agent.cohort_key() for agent in [*self.agents, *came]}
-        present = {(keys[id(cohort)], *cohort.slots): cohort for cohort in self.cohorts}
+        present = {(keys[id(c)], *c.slots): c for c in self.cohorts if id(c) in keys}
         groups: dict[Any, list[int]] = {}
         for slot, agent in enumerate(came):
             groups.setdefault(keys[id(agent.cohort)], []).append(slot)

@@ -62,9 +62,7 @@ def train_off_policy(  # noqa: PLR0913  (what a user may replace, by name)
     _refuse_unfit(population.agents, blocks, memory, training)
     evaluator = evaluator_of(env, eval_env, training, env_name, streams.env_seeds)
     buffer = memory if n_step_memory is None else join(memory, n_step_memory)
-    how = evolution or TournamentSpec()
-    evolves = training.hpo and len(pop) > 1 and not isinstance(how, NoEvolutionSpec)
-    evolver = evolution_of(how, pop[0].spec, training, seed) if evolves else None
+    evolver = evolution_of(evolution or TournamentSpec(), pop[0].spec, training, seed)
     loop = OffPolicy(population, blocks, buffer, training, streams, evaluator, evolution=evolver)
     try:
         loop.run()

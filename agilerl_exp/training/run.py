@@ -84,10 +84,10 @@ def _run_job(spec: ExperimentSpec, job: Job, root: Path) -> float:
     loop = None
     try:
         with Signals() as signals:
-            if training.hpo and training.pop_size == 1 and spec.evolution.name != "none":
-                display.message("one member: nothing evolves")
             session = JobSession(spec, job, root, tracker, signals, display)
             loop = build_loop(spec, session)
+            if training.hpo and training.pop_size == 1 and spec.evolution.name != "none":
+                display.message("one member: nothing evolves")
             if not session.restore(loop) and training.eval_steps is None and time_limit(spec.env) is None:
                 loop.evaluator.refuse_endless()
             display.update({"env_step": int(loop.env_step.min())})
@@ -130,7 +130,7 @@ def build_loop(spec: ExperimentSpec, session: JobSession | None = None) -> OffPo
         return make_member_envs(spec.env, seeds, member=member)
 
     evaluator = Evaluator(fresh, training.eval_loop, training.eval_steps)
-    evolution = evolution_of(spec.evolution, spec.algo, training, spec.seed) if spec.evolves else None
+    evolution = evolution_of(spec.evolution, spec.algo, training, spec.seed)
     return OffPolicy(Population(pop), envs, buffer, training, streams, evaluator, session, evolution)
 
 

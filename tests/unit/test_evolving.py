@@ -9,9 +9,11 @@ import torch
 from effects import effect
 from small import Watch, job, loop_of, metrics, ran, spec_of
 
-from agilerl_exp.errors import DivergenceError
+from agilerl_exp.errors import ConfigError, DivergenceError
 from agilerl_exp.evolution.mutation import draw_kind, shake
-from agilerl_exp.models.evolution import MutationProbabilities
+from agilerl_exp.models.evolution import MultiFrequencySpec, MutationProbabilities, TournamentSpec
+from agilerl_exp.models.training import TrainingSpec
+from agilerl_exp.training.evolving import evolution_of
 
 POP = {"training.pop_size": 4, "training.hpo": True, "training.max_steps": 128}
 ALL = {"no_mut": 0, "arch": 1, "params": 1, "activation": 1, "rl_hp": 1}
@@ -292,5 +294,9 @@ def test_all_env_steps_are_counted(tmp_path):
     assert sum(result["env_steps"]) == int(loop.env_step.sum()) and final >= 4 * 100
 
 
-def test_the_spec_of_an_evolving_run():
-    assert spec_of(POP).evolves and not spec_of({"training.hpo": True}).evolves
+def test_an_evolution_that_does_not_fit_is_refused_without_a_config():
+    spec, training = spec_of().algo, TrainingSpec(pop_size=8)
+    with pytest.raises(ConfigError, match="rl_hp_selection.lrr: cannot mutate here"):
+        evolution_of(TournamentSpec(rl_hp_selection={"lrr": None}), spec, training, 0)
+    with pytest.raises(ConfigError, match="n_subpopulations=3: training.pop_size=8 must be a multiple"):
+        evolution_of(MultiFrequencySpec(n_subpopulations=3), spec, training, 0)
