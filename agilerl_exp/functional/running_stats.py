@@ -40,12 +40,16 @@ class RunningStats:
         self.square[rows] += square + delta * delta * (old * n)[:, None] / both
         self.count[rows] += n
 
-    def scaling(self, rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and inverse deviation, float32 `(R, D)`; 0 and 1 before two samples."""
+    def scaling(self, rows: np.ndarray | slice, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and inverse deviation, float32 `(R, D)`; 0 and 1 before two samples, and beyond D up to `width`."""
         known = (self.count[rows] > 1)[:, None]
         variance = self.square[rows] / np.maximum(self.count[rows], 1)[:, None]
         inverse = np.where(known, 1 / np.sqrt(variance + _FLOOR), 1.0).astype(np.float32)
-        return np.where(known, self.mean[rows], 0.0).astype(np.float32), inverse
+        mean = np.where(known, self.mean[rows], 0.0).astype(np.float32)
+        more = (width or mean.shape[1]) - mean.shape[1]
+        if not more:
+            return mean, inverse
+        return np.pad(mean, ((0, 0), (0, more))), np.pad(inverse, ((0, 0), (0, more)), constant_values=1)
 
     def normalize(self, rows: np.ndarray | slice, x: np.ndarray) -> np.ndarray:
         """(x - mean) / std, cut at +-10, as float32; x `(R, B, D)`. Before two samples x passes unchanged."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -74,10 +73,10 @@ class Mlp(Network):
         """Whether `forward` and `backward` cover this architecture."""
         return not self.layer_norm and self.activation in _BY_OUTPUT
 
-    def layout(self) -> list[Leaf]:
-        """See `Network`; hidden layers are named by their number, the last layer `out`."""
+    def layout(self, source: str | None = None) -> list[Leaf]:
+        """See `Network`; hidden layers are named by their number, the last layer `out`. `source`: group of the input."""
         leaves: list[Leaf] = []
-        before: tuple[str | None, int] = (None, self.in_width)
+        before: tuple[str | None, int] = (source, self.in_width)
         for i, size in enumerate(self.hidden_size):
             units = (f"hidden{i}", size)
             leaves += [Leaf(f"{i}.weight", (units, before)), Leaf(f"{i}.bias", (units,))]
@@ -86,31 +85,6 @@ class Mlp(Network):
             before = units
         last = (None, self.out_width)
         return [*leaves, Leaf("out.weight", (last, before)), Leaf("out.bias", (last,))]
-
-    def init_member(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """See `Network`."""
-        out = []
-        for name, shape in self.shapes():
-            layer, _, kind = name.partition(".")
-            if kind == "weight":
-                fan_in = shape[1]
-                out.append(_init_weight(self.init, shape, layer == "out", rng))
-            elif kind == "norm.weight":
-                out.append(np.ones(shape, np.float32))
-            elif kind == "bias" and self.init == "torch":
-                bound = 1 / sqrt(fan_in)
-                out.append(rng.uniform(-bound, bound, shape).astype(np.float32))
-            else:
-                out.append(np.zeros(shape, np.float32))
-        return out
-
-    def inserted(self, leaf: Leaf) -> np.ndarray:
-        """See `Network`; ReLU leaves what a ReLU layer makes as it is."""
-        if leaf.name.endswith("norm.weight"):
-            return np.ones(leaf.shape, np.float32)
-        return (
-            np.eye(*leaf.shape, dtype=np.float32) if len(leaf.shape) > 1 else np.zeros(leaf.shape, np.float32)
-        )
 
     def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
         """See `Network`."""
@@ -184,19 +158,3 @@ class Mlp(Network):
         if self.activation in _NUMPY:
             return _NUMPY[self.activation](x)
         return getattr(nn, self.activation)()(torch.from_numpy(x)).numpy()
-
-
-def _init_weight(init: str, shape: tuple[int, ...], last: bool, rng: np.random.Generator) -> np.ndarray:
-    """One weight matrix `(out, in)`. The last layer starts small, so that first values are near zero."""
-    fan_out, fan_in = shape
-    if init == "torch":
-        bound = 1 / sqrt(fan_in)
-        return rng.uniform(-bound, bound, shape).astype(np.float32)
-    if init == "he":
-        bound = sqrt(3 / fan_in) if last else sqrt(6 / fan_in)
-        return rng.uniform(-bound, bound, shape).astype(np.float32)
-    gauss = rng.standard_normal((max(shape), min(shape)))
-    q, r = np.linalg.qr(gauss)
-    q *= np.sign(np.diag(r))  # makes the distribution uniform over orthogonal matrices (Mezzadri 2007)
-    q = q if fan_out >= fan_in else q.T
-    return (q * (0.1 if last else sqrt(2))).astype(np.float32)

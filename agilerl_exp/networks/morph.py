@@ -122,7 +122,7 @@ def carry(
     out: dict[str, list[np.ndarray]] = {role: [] for role in roles}
     for leaf in new.layout():
         known = before.get(leaf.name)
-        start = new.inserted(leaf) if known is None else fresh[leaf.name]
+        start = fresh[leaf.name] if known is not None else new.inserted(leaf, fresh[leaf.name])
         for role, tensors in roles.items():
             value = start.copy() if role in ("weights", "target") else np.zeros(leaf.shape, np.float32)
             if known is not None:

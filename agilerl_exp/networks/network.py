@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from math import prod, sqrt
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+
+Axis: TypeAlias = tuple[str | None, int]
+"""Group and size of an axis of a tensor, see `Leaf`."""
 
 
 class Leaf(NamedTuple):
@@ -25,7 +30,7 @@ class Leaf(NamedTuple):
     """
 
     name: str
-    axes: tuple[tuple[str | None, int], ...]
+    axes: tuple[Axis, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -47,6 +52,7 @@ class Network(ABC):
 
     in_width: int
     out_width: int
+    init: str
     has_manual_backward = False
 
     @abstractmethod
@@ -54,16 +60,40 @@ class Network(ABC):
         """The tensors of one member, in the order of the bank."""
 
     @abstractmethod
-    def init_member(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Initial tensors of one member, float32, in the order of `layout`."""
-
-    @abstractmethod
-    def inserted(self, leaf: Leaf) -> np.ndarray:
-        """The tensor `leaf` of a layer that is put into a trained network: the layer is an identity."""
-
-    @abstractmethod
     def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
         """Outputs through autograd."""
+
+    def init_member(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """Initial tensors of one member, float32, in the order of `layout`.
+
+        By name: `norm.weight` is ones, other weights by `init`, the last layer `out.weight` small, biases zero or, with
+        torch's init, of the size of the weights before them.
+        """
+        out, fan_in = [], 1
+        for name, shape in self.shapes():
+            if name.endswith("norm.weight"):
+                out.append(np.ones(shape, np.float32))
+            elif name.endswith("weight"):
+                fan_in = prod(shape[1:])
+                out.append(_init_weight(self.init, shape, name.endswith("out.weight"), rng))
+            elif self.init == "torch" and not name.endswith("norm.bias"):
+                out.append(rng.uniform(-1, 1, shape).astype(np.float32) / np.float32(sqrt(fan_in)))
+            else:
+                out.append(np.zeros(shape, np.float32))
+        return out
+
+    def inserted(self, leaf: Leaf, fresh: np.ndarray) -> np.ndarray:
+        """The tensor `leaf` of a layer that is put into a trained network, initially `fresh`: the layer is an identity.
+
+        ReLU leaves what a ReLU layer makes as it is; a convolution has its ones in the centre of the kernel.
+        """
+        if leaf.name.endswith("norm.weight"):
+            return fresh
+        out = np.zeros(leaf.shape, np.float32)
+        if out.ndim > 1:
+            units = np.arange(min(leaf.shape[:2]))
+            out[(units, units, *(size // 2 for size in leaf.shape[2:]))] = 1.0
+        return out
 
     def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
         """Name and shape of each tensor of one member."""
@@ -92,3 +122,19 @@ class _Module(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self._network.apply([p.unsqueeze(0) for p in self._params.values()], x.unsqueeze(0))[0]
+
+
+def _init_weight(init: str, shape: tuple[int, ...], last: bool, rng: np.random.Generator) -> np.ndarray:
+    """One weight `(out, in, ...)`. The last layer starts small, so that first values are near zero."""
+    fan_out, fan_in = shape[0], prod(shape[1:])
+    if init == "torch":
+        bound = 1 / sqrt(fan_in)
+        return rng.uniform(-bound, bound, shape).astype(np.float32)
+    if init == "he":
+        bound = sqrt(3 / fan_in) if last else sqrt(6 / fan_in)
+        return rng.uniform(-bound, bound, shape).astype(np.float32)
+    gauss = rng.standard_normal((max(fan_out, fan_in), min(fan_out, fan_in)))
+    q, r = np.linalg.qr(gauss)
+    q *= np.sign(np.diag(r))  # makes the distribution uniform over orthogonal matrices (Mezzadri 2007)
+    q = q if fan_out >= fan_in else q.T
+    return (q * (0.1 if last else sqrt(2))).astype(np.float32).reshape(shape)

@@ -132,7 +132,8 @@ class Cohort:
         self._names = [(net, len(mlp.shapes())) for net, mlp in self.nets.items()]
         shapes = [(f"{net}.{key}", shape) for net, mlp in self.nets.items() for key, shape in mlp.shapes()]
         self.bank = Bank(pop, shapes, device)
-        self.stats = RunningStats(pop, codec.width) if spec.normalize_obs else None
+        scaled = spec.normalize_obs and codec.vector_width > 0  # images are from 0 to 1 already
+        self.stats = RunningStats(pop, codec.vector_width) if scaled else None
         self.slots = np.arange(pop)
         self._everyone = np.arange(pop)
         self.env_step = np.zeros(pop, np.int64)
@@ -149,15 +150,22 @@ class Cohort:
 
     def encode(self, obs: Any, rows: np.ndarray | None) -> np.ndarray:
         """Network inputs `(R, N, D)` float32 of an observation tree `(R, N, ...)`; rows None = all members."""
-        x = self.codec.encode(obs)
+        return self._normalized(self.codec.encode(obs), rows)
+
+    def _normalized(self, x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
         if self.stats is None:
             return x
-        return self.stats.normalize(slice(None) if rows is None else rows, x)
+        chosen, width = slice(None) if rows is None else rows, self.codec.vector_width
+        if width == self.codec.width:
+            return self.stats.normalize(chosen, x)
+        x[..., :width] = self.stats.normalize(chosen, x[..., :width])
+        return x
 
     def observe(self, obs: Any, rows: np.ndarray | None, valid: np.ndarray) -> None:
         """Let the observation statistics take in what the members saw; valid `(R, N)`."""
         if self.stats is not None:
-            self.stats.update(np.arange(self.pop) if rows is None else rows, self.codec.encode(obs), valid)
+            chosen = np.arange(self.pop) if rows is None else rows
+            self.stats.update(chosen, self.codec.encode(obs, images=False), valid)
 
     def outputs(self, net: str, obs: Any, rows: np.ndarray | None = None) -> np.ndarray:
         """Outputs `(R, N, out)` of a network for acting."""
@@ -167,8 +175,7 @@ class Cohort:
     def minibatch(self, batch: Any, rows: np.ndarray | None) -> Minibatch:
         """Encode, normalise and move a sampled batch (see `buffers.Batch`) to the bank's device."""
         x = np.concatenate([self.codec.encode(batch.obs), self.codec.encode(batch.next_obs)], axis=1)
-        if self.stats is not None:
-            x = self.stats.normalize(slice(None) if rows is None else rows, x)
+        x = self._normalized(x, rows)
         device = self.bank.device
         mask = None if batch.next_mask is None else torch.from_numpy(batch.next_mask).to(device)
         return Minibatch(
@@ -212,7 +219,7 @@ class Cohort:
             "scale": self._scale(batch, rows),
             "next_mask": batch.next_mask,
         }
-        scaling = None if self.stats is None else self.stats.scaling(slice(None))
+        scaling = None if self.stats is None else self.stats.scaling(slice(None), self.codec.width)
         polyak = self.spec.target_update_interval is None
         tau = self.hyper["tau"][chosen] if polyak else np.full(len(chosen), -1.0)
         value, td_error, q = self._native(chosen, arrays, scaling, self.learning_rate(chosen), tau)

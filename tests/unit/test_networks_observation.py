@@ -115,14 +115,6 @@ def test_encoding_a_batch_is_encoding_its_rows(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("space", "text"),
     [
-        (
-            spaces.Box(0, 255, (8, 8, 1), np.uint8),
-            r"observation space Box\(8, 8, 1\) uint8 is an image.*Flatten",
-        ),
-        (
-            spaces.Dict(cam=spaces.Box(0, 255, (3, 8, 8), np.uint8)),
-            r"observation space\['cam'\] Box.* is an image",
-        ),
         (spaces.Text(4), r"observation space Text cannot be encoded; use Box"),
         (spaces.Tuple((spaces.Discrete(2), spaces.Sequence(BOX))), r"observation space\[1\] Sequence cannot"),
         (spaces.Graph(BOX, None), r"Graph cannot be encoded"),
@@ -133,3 +125,20 @@ def test_what_cannot_be_encoded_is_refused_in_one_line(space: spaces.Space, text
     with pytest.raises(SpaceError, match=text) as caught:
         ObservationCodec(space)
     assert "\n" not in str(caught.value)
+
+
+def test_images_come_last_and_from_zero_to_one():
+    space = spaces.Dict(
+        cam=spaces.Box(0, 255, (5, 6, 1), np.uint8), speed=spaces.Box(-1, 1, (2,)), bits=spaces.Box(0, 1, (5, 5, 2), bool)
+    )
+    codec = ObservationCodec(space)
+    assert [part.name for part in codec.parts] == ["['speed']", "['cam']", "['bits']"]
+    assert codec.vector_width == 2 and codec.width == 2 + 50 + 30
+    cam = np.arange(30, dtype=np.uint8).reshape(5, 6, 1)
+    out = codec.encode({"cam": cam, "speed": np.array([0.5, -0.5]), "bits": np.ones((5, 5, 2), bool)})
+    assert out[:2].tolist() == [0.5, -0.5] and (out[32:] == 1).all()
+    assert out[2:32] == pytest.approx(np.arange(30) / 255)
+
+
+def test_a_small_box_of_three_dimensions_is_a_vector():
+    assert ObservationCodec(spaces.Box(0, 255, (2, 3, 4), np.uint8)).vector_width == 24
