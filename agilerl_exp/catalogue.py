@@ -19,7 +19,15 @@ from agilerl_exp.models.env import EnvSpec
 from agilerl_exp.models.evolution import MultiFrequencySpec, NoEvolutionSpec, PbtSpec, TournamentSpec
 from agilerl_exp.models.experiment import ExperimentSpec, field_paths, flat
 from agilerl_exp.models.explain import PACKAGES as PACKAGES
-from agilerl_exp.models.network import AutoSpec, MlpSpec
+from agilerl_exp.models.network import (
+    AutoSpec,
+    CnnSpec,
+    CustomSpec,
+    MlpSpec,
+    MultiInputSpec,
+    ResNetSpec,
+    SimbaSpec,
+)
 from agilerl_exp.models.tracker import TrackerSpec
 from agilerl_exp.models.training import ReplayBufferSpec, TrainingSpec
 
@@ -35,6 +43,11 @@ EXTRA_GROUPS = ("training/exploration", "experiment")
 _SPECS: dict[str, type[Spec]] = {
     "network/auto": AutoSpec,
     "network/mlp": MlpSpec,
+    "network/simba": SimbaSpec,
+    "network/cnn": CnnSpec,
+    "network/resnet": ResNetSpec,
+    "network/multi_input": MultiInputSpec,
+    "network/custom": CustomSpec,
     "training": TrainingSpec,
     "buffer": ReplayBufferSpec,
     "env": EnvSpec,

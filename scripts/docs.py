@@ -24,7 +24,16 @@ from agilerl_exp.models.base import Spec, tunables
 from agilerl_exp.models.env import EnvSpec, WrapperSpec
 from agilerl_exp.models.evolution import MultiFrequencySpec, MutationProbabilities, PbtSpec, TournamentSpec
 from agilerl_exp.models.experiment import ExperimentSpec
-from agilerl_exp.models.network import AutoSpec
+from agilerl_exp.models.network import (
+    CnnSpec,
+    CustomSpec,
+    EncoderSpec,
+    HeadSpec,
+    ImageSpec,
+    MultiInputSpec,
+    ResNetSpec,
+    SimbaSpec,
+)
 from agilerl_exp.models.tracker import TrackerSpec
 from agilerl_exp.models.training import NStepBufferArgs, PerBufferArgs, ReplayBufferSpec, TrainingSpec
 
@@ -39,13 +48,29 @@ SETTINGS: dict[str, list[tuple[str, type[Spec]]]] = {
         ("training.replay_buffer.per_buffer_args.", PerBufferArgs),
     ],
     "env": [("env.", EnvSpec), ("env.wrappers[i].", WrapperSpec)],
-    "network": [("algo.net_config.", AutoSpec)],
+    "network": [("algo.net_config.", HeadSpec)],
+    "network simba": [("algo.net_config.", SimbaSpec)],
+    "network encoder": [("algo.net_config.", EncoderSpec)],
+    "network image": [("algo.net_config.", ImageSpec)],
+    "network cnn": [("algo.net_config.", CnnSpec)],
+    "network resnet": [("algo.net_config.", ResNetSpec)],
+    "network multi_input": [("algo.net_config.", MultiInputSpec)],
+    "network custom": [("algo.net_config.", CustomSpec)],
     "evolution tournament": [("evolution.", TournamentSpec)],
     "evolution probabilities": [("evolution.probabilities.", MutationProbabilities)],
     "evolution multi_frequency": [("evolution.", MultiFrequencySpec)],
     "evolution pbt": [("evolution.", PbtSpec)],
     "tracker": [("tracker.", TrackerSpec)],
 }
+BEYOND = {
+    "network encoder": HeadSpec,
+    "network image": EncoderSpec,
+    "network cnn": ImageSpec,
+    "network resnet": ImageSpec,
+    "network multi_input": CnnSpec,
+    "network custom": EncoderSpec,
+}
+"""A spec whose settings another table of the page lists already."""
 TAKEN = {"training": [("training", "default"), ("training/exploration", "exponential")]}
 """The options that are taken when nothing is said, of groups whose options differ from the spec."""
 
@@ -90,9 +115,16 @@ def setting_rows(group: str) -> Iterator[list[str]]:
     shipped: dict[str, Any] = {}
     for place, name in TAKEN.get(group, []):
         shipped |= _option(place, name)
+    known = (
+        {name: _about(field) for name, field in BEYOND[group].model_fields.items()} if group in BEYOND else {}
+    )
     for prefix, cls in SETTINGS[group]:
         for name, field in cls.model_fields.items():
-            if _nested(field.annotation):
+            if (
+                _nested(field.annotation)
+                or (name, _about(field)) in known.items()
+                or (name == "arch" and group != "evolution probabilities")
+            ):
                 continue
             default = "must be given" if field.is_required() else _show(_default(field))
             if name in shipped and shipped[name] != _default(field):

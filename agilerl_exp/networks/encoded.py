@@ -7,24 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from agilerl_exp.networks.mlp import Mlp
-from agilerl_exp.networks.network import Axis, Leaf, Network
+from agilerl_exp.networks.network import Axis, Leaf, Network, initial
 from agilerl_exp.networks.trunks import Trunk
 
 
 @dataclass(frozen=True)
 class Encoded(Network):
-    """See the module.
+    """Trunks, a linear layer over all of their features, an activation, an MLP.
 
     Attributes:
         parts: first entry and width of each part in the encoded observation, and its trunk.
         in_width: width of the encoded observation.
-        head: reads the latent vector.
+        head: reads the latent vector; its activation comes before it too.
     """
 
     parts: tuple[tuple[int, int, Trunk], ...]
@@ -43,15 +44,27 @@ class Encoded(Network):
 
     def layout(self) -> list[Leaf]:
         """See `Network`; the latent layer has a weight for each trunk, with the axes of its features."""
-        leaves: list[Leaf] = []
+        return list(self._layout)
+
+    @cached_property
+    def _layout(self) -> list[Leaf]:
         latent: Axis = ("latent", self.head.in_width)
+        leaves: list[Leaf] = []
         for i, (_, _, trunk) in enumerate(self.parts):
             leaves += [_inside(f"trunk{i}.", f"@{i}", leaf) for leaf in trunk.layout()]
         for i, (_, _, trunk) in enumerate(self.parts):
-            weight = Leaf("weight", (latent, *trunk.features()))
-            leaves.append(_inside(f"latent{i}.", f"@{i}", weight, keep="latent"))
+            leaves.append(_inside(f"latent{i}.", f"@{i}", Leaf("weight", (latent, *trunk.features()))))
         leaves.append(Leaf("latent.bias", (latent,)))
-        return leaves + [_inside("head.", "@head", leaf, keep="latent") for leaf in self.head.layout("latent")]
+        return leaves + [_inside("head.", "@head", leaf) for leaf in self.head.layout("latent")]
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        return [len(trunk.layout()) for _, _, trunk in self.parts]
+
+    def init_member(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """See `Network`."""
+        own = [x for _, _, trunk in self.parts for x in trunk.init_member(self.init, rng)]
+        return own + initial(self._layout[len(own) :], self.init, rng)
 
     def inserted(self, leaf: Leaf, fresh: np.ndarray) -> np.ndarray:
         """See `Network`; a residual block is an identity when its last convolution is zero."""
@@ -61,19 +74,17 @@ class Encoded(Network):
 
     def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
         """See `Network`."""
-        features, start = [], 0
-        for first, width, trunk in self.parts:
-            stop = start + len(trunk.layout())
-            features.append(trunk.apply(params[start:stop], x[..., first : first + width]).flatten(2))
-            start = stop
-        weights, bias = params[start : start + len(features)], params[start + len(features)]
-        joined = torch.cat(features, -1)
-        weight = torch.cat([w.flatten(2) for w in weights], -1)
-        latent = torch.baddbmm(bias.unsqueeze(1), joined, weight.transpose(1, 2))
-        return self.head.apply(params[start + len(features) + 1 :], getattr(nn, self.head.activation)()(latent))
+        left = list(params[sum(self._counts) :])
+        weights, bias, head = left[: len(self.parts)], left[len(self.parts)], left[len(self.parts) + 1 :]
+        latent, start = bias.unsqueeze(1), 0
+        for (first, width, trunk), count, weight in zip(self.parts, self._counts, weights, strict=True):
+            features = trunk.apply(params[start : start + count], x[..., first : first + width]).flatten(2)
+            latent = torch.baddbmm(latent, features, weight.flatten(2).transpose(1, 2))
+            start += count
+        return self.head.apply(head, getattr(nn, self.head.activation)()(latent))
 
 
-def _inside(name: str, group: str, leaf: Leaf, keep: str = "") -> Leaf:
-    """A leaf of a part, with names of its own in the whole; group `keep` is shared by all parts."""
-    axes = tuple((g if g is None or g == keep else g + group, size) for g, size in leaf.axes)
+def _inside(name: str, group: str, leaf: Leaf) -> Leaf:
+    """A leaf of a part with names of its own in the whole, but for the latent units, which all parts share."""
+    axes = tuple((g if g in (None, "latent") else f"{g}{group}", size) for g, size in leaf.axes)
     return Leaf(name + leaf.name, axes)

@@ -74,7 +74,7 @@ class Mlp(Network):
         return not self.layer_norm and self.activation in _BY_OUTPUT
 
     def layout(self, source: str | None = None) -> list[Leaf]:
-        """See `Network`; hidden layers are named by their number, the last layer `out`. `source`: group of the input."""
+        """See `Network`; hidden layers go by their number, the last layer is `out`; `source`: group of the input."""
         leaves: list[Leaf] = []
         before: tuple[str | None, int] = (source, self.in_width)
         for i, size in enumerate(self.hidden_size):

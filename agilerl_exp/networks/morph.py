@@ -59,9 +59,12 @@ def activation(spec: Spec, rng: np.random.Generator, names: Sequence[str]) -> Ch
 
 
 def sampled(spec: Any, rng: np.random.Generator) -> Any:
-    """The spec with each width drawn among the powers of two in its bounds, one for all layers of a list."""
+    """The spec with each width drawn among the powers of two in its bounds, one for all layers of a list.
+
+    Sides of kernels stay: they have one step only.
+    """
     drawn = {}
-    for name, mark in _marks(spec, Widths):
+    for name, mark in ((name, mark) for name, mark in _marks(spec, Widths) if len(mark.steps) > 1):
         low, high = getattr(spec, mark.low), getattr(spec, mark.high)
         sizes = [2**k for k in range(high.bit_length()) if low <= 2**k <= high] or [low]
         size, value = int(rng.choice(sizes)), getattr(spec, name)
@@ -93,11 +96,11 @@ def _widths(spec: Spec) -> Iterator[Change]:
 
 def _depths(spec: Spec) -> Iterator[Change]:
     for name, mark in _marks(spec, Depth):
-        value, lists = getattr(spec, name), {other: getattr(spec, other) for other in mark.along}
+        value, lists = getattr(spec, name), {other: getattr(spec, other) for other, _ in mark.along}
         count = len(value) if isinstance(value, list) else value
         if count < getattr(spec, mark.high):
             more = [*value, value[-1]] if isinstance(value, list) else value + 1
-            grown = {other: [*lists[other], entry] for other, entry in mark.along.items()}
+            grown = {other: [*lists[other], entry] for other, entry in mark.along}
             yield _change(spec, f"add_{mark.noun}", {name: more, **grown})
         if count > getattr(spec, mark.low):
             less = value[:-1] if isinstance(value, list) else value - 1

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-
 Axis: TypeAlias = tuple[str | None, int]
 """Group and size of an axis of a tensor, see `Leaf`."""
 
@@ -64,23 +63,8 @@ class Network(ABC):
         """Outputs through autograd."""
 
     def init_member(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Initial tensors of one member, float32, in the order of `layout`.
-
-        By name: `norm.weight` is ones, other weights by `init`, the last layer `out.weight` small, biases zero or, with
-        torch's init, of the size of the weights before them.
-        """
-        out, fan_in = [], 1
-        for name, shape in self.shapes():
-            if name.endswith("norm.weight"):
-                out.append(np.ones(shape, np.float32))
-            elif name.endswith("weight"):
-                fan_in = prod(shape[1:])
-                out.append(_init_weight(self.init, shape, name.endswith("out.weight"), rng))
-            elif self.init == "torch" and not name.endswith("norm.bias"):
-                out.append(rng.uniform(-1, 1, shape).astype(np.float32) / np.float32(sqrt(fan_in)))
-            else:
-                out.append(np.zeros(shape, np.float32))
-        return out
+        """Initial tensors of one member, float32, in the order of `layout`."""
+        return initial(self.layout(), self.init, rng)
 
     def inserted(self, leaf: Leaf, fresh: np.ndarray) -> np.ndarray:
         """The tensor `leaf` of a layer that is put into a trained network, initially `fresh`: the layer is an identity.
@@ -92,7 +76,8 @@ class Network(ABC):
         out = np.zeros(leaf.shape, np.float32)
         if out.ndim > 1:
             units = np.arange(min(leaf.shape[:2]))
-            out[(units, units, *(size // 2 for size in leaf.shape[2:]))] = 1.0
+            centre: tuple[Any, ...] = tuple(size // 2 for size in leaf.shape[2:])
+            out[(units, units, *centre)] = 1.0
         return out
 
     def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
@@ -102,7 +87,8 @@ class Network(ABC):
     def act(self, params: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
         """Outputs in numpy, equal to `apply` within 1e-6; `x` is float32 and not changed."""
         with torch.no_grad():
-            return self.apply([torch.from_numpy(p) for p in params], torch.from_numpy(x)).numpy()
+            inputs = torch.from_numpy(np.require(x, requirements="W"))
+            return self.apply([torch.from_numpy(p) for p in params], inputs).numpy()
 
     def module(self, params: Sequence[Tensor]) -> nn.Module:
         """An ordinary module whose parameters VIEW the tensors `(*shape)` of one member; input `(B, in_width)`."""
@@ -122,6 +108,26 @@ class _Module(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self._network.apply([p.unsqueeze(0) for p in self._params.values()], x.unsqueeze(0))[0]
+
+
+def initial(layout: Sequence[Leaf], init: str, rng: np.random.Generator) -> list[np.ndarray]:
+    """Initial tensors, by name: ones for `norm.weight`, by `init` for other weights, small for the last layer `out`.
+
+    Biases are zero or, with torch's init, of the size of the weights before them.
+    """
+    out, fan_in = [], 1
+    for name, shape in ((leaf.name, leaf.shape) for leaf in layout):
+        if name.endswith("norm.weight"):
+            out.append(np.ones(shape, np.float32))
+        elif name.endswith("weight"):
+            fan_in = prod(shape[1:])
+            out.append(_init_weight(init, shape, name.endswith("out.weight"), rng))
+        elif init == "torch" and not name.endswith("norm.bias"):
+            bound = 1 / sqrt(fan_in)
+            out.append(rng.uniform(-bound, bound, shape).astype(np.float32))
+        else:
+            out.append(np.zeros(shape, np.float32))
+    return out
 
 
 def _init_weight(init: str, shape: tuple[int, ...], last: bool, rng: np.random.Generator) -> np.ndarray:

@@ -14,23 +14,29 @@ from gymnasium import spaces
 from agilerl_exp.errors import SpaceError
 
 
-SMALLEST_IMAGE = 5
-"""Pixels in each direction of what counts as an image; a smaller Box is a vector."""
-
-
 class Part(NamedTuple):
-    """Where a leaf of the space stands in an encoded observation."""
+    """Where a leaf of the space stands in an encoded observation.
+
+    Attributes:
+        path: keys and numbers that lead to it.
+        top: of an image, the value that becomes 1; None for everything else.
+    """
 
     path: tuple[Any, ...]
     space: spaces.Space
     start: int
     width: int
-    image: bool
+    top: float | None
+
+    def __str__(self) -> str:
+        """What it is, in the words of an error message."""
+        shape = self.space.shape if isinstance(self.space, spaces.Box) else ""
+        return f"observation space{_written(self.path)} {type(self.space).__name__}{shape}"
 
     @property
-    def name(self) -> str:
-        """As written after `observation space`."""
-        return "".join(f"[{key!r}]" for key in self.path)
+    def planar(self) -> bool:
+        """Whether a convolution can read it: a Box of three dimensions."""
+        return _planar(self.space)
 
 
 class ObservationCodec:
@@ -38,11 +44,11 @@ class ObservationCodec:
 
     Discrete and each part of a MultiDiscrete become a one-hot (an entry outside the space, such as an unused
     row of zeros, becomes all zeros), MultiBinary and Box their values, Dict (in the order of its keys) and
-    Tuple the concatenation of their parts, images after all others. An image is a Box of three dimensions;
-    one from 0 to 255 is divided by 255.
+    Tuple the concatenation of their parts, images after all others. An image is a Box of three dimensions that is
+    uint8 or goes from 0 to 255 or to 1; it is divided by its highest value.
 
     Attributes:
-        parts: the leaves of the space.
+        parts: the leaves of the space, in the order of the encoded observation.
         width: length D of an encoded observation.
         vector_width: length of what comes before the images.
 
@@ -52,13 +58,13 @@ class ObservationCodec:
 
     def __init__(self, space: spaces.Space) -> None:
         """Work out the layout."""
-        found = [(path, leaf, _width(leaf, path), _is_image(leaf)) for path, leaf in _leaves(space)]
+        found = [(path, leaf, _width(leaf, path), _top(leaf)) for path, leaf in _leaves(space)]
         self.parts: list[Part] = []
         self.width = 0
-        for path, leaf, width, image in sorted(found, key=lambda part: part[3]):
-            self.parts.append(Part(path, leaf, self.width, width, image))
+        for path, leaf, width, top in sorted(found, key=lambda part: (_planar(part[1]), part[3] is not None)):
+            self.parts.append(Part(path, leaf, self.width, width, top))
             self.width += width
-        self.vector_width = sum(part.width for part in self.parts if not part.image)
+        self.vector_width = sum(part.width for part in self.parts if part.top is None)
         if self.width == 0:
             raise SpaceError(f"observation space {space} is empty; an observation needs at least one number")
 
@@ -68,22 +74,16 @@ class ObservationCodec:
         A flat float32 Box comes back as it is, without a copy.
         """
         first = self.parts[0]
-        if not first.path and isinstance(first.space, spaces.Box) and not first.image:
+        if not first.path and isinstance(first.space, spaces.Box) and first.top is None:
             values = np.asarray(observation, dtype=np.float32)
-            return values if len(first.space.shape) == 1 else values.reshape(*_leading(values, first.space), self.width)
-        out = None
-        for part in self.parts:
-            if part.image and not images:
-                break
-            values = observation
-            for key in part.path:
-                values = values[key]
-            values = np.asarray(values)
-            if out is None:
-                width = self.width if images else self.vector_width
-                out = np.empty((*_leading(values, part.space), width), np.float32)
-            _write(part.space, values, out[..., part.start : part.start + part.width])
-        assert out is not None
+            flat = len(first.space.shape) == 1
+            return values if flat else values.reshape(*_leading(values, first.space), self.width)
+        parts = self.parts if images else [part for part in self.parts if part.top is None]
+        arrays = [_at(observation, part.path) for part in parts]
+        lead = _leading(arrays[0], first.space)
+        out = np.empty((*lead, self.width if images else self.vector_width), np.float32)
+        for part, values in zip(parts, arrays, strict=True):
+            _write(part, values, out[..., part.start : part.start + part.width])
         return out
 
 
@@ -92,7 +92,9 @@ def _leading(values: np.ndarray, space: spaces.Space) -> tuple[int, ...]:
     return values.shape[: values.ndim - len(shape)]
 
 
-def _leaves(space: spaces.Space, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], spaces.Space]]:
+def _leaves(
+    space: spaces.Space, path: tuple[Any, ...] = ()
+) -> Iterator[tuple[tuple[Any, ...], spaces.Space]]:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         inside = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, part in inside:
@@ -101,10 +103,26 @@ def _leaves(space: spaces.Space, path: tuple[Any, ...] = ()) -> Iterator[tuple[t
         yield path, space
 
 
-def _is_image(space: spaces.Space) -> bool:
-    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
-        return False
-    return sorted(space.shape)[1] >= SMALLEST_IMAGE
+def _at(observation: Any, path: tuple[Any, ...]) -> np.ndarray:
+    for key in path:
+        observation = observation[key]
+    return np.asarray(observation)
+
+
+def _planar(space: spaces.Space) -> bool:
+    return isinstance(space, spaces.Box) and len(space.shape) == 3
+
+
+def _top(space: spaces.Space) -> float | None:
+    """The highest value of an image; None when it is none."""
+    if not isinstance(space, spaces.Box) or not _planar(space) or space.low.min(initial=0) < 0:
+        return None
+    top = float(space.high.max(initial=0))
+    return top if top > 0 and (space.dtype == np.uint8 or top in (1.0, 255.0)) else None
+
+
+def _written(path: tuple[Any, ...]) -> str:
+    return "".join(f"[{key!r}]" for key in path)
 
 
 def _width(space: spaces.Space, path: tuple[Any, ...]) -> int:
@@ -114,28 +132,28 @@ def _width(space: spaces.Space, path: tuple[Any, ...]) -> int:
         return int(space.nvec.sum())
     if isinstance(space, spaces.MultiBinary | spaces.Box):
         return int(np.prod(space.shape))
-    where = "".join(f"[{key!r}]" for key in path)
     raise SpaceError(
-        f"observation space{where} {type(space).__name__} cannot be encoded; "
+        f"observation space{_written(path)} {type(space).__name__} cannot be encoded; "
         "use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
     )
 
 
-def _write(space: spaces.Space, values: np.ndarray, out: np.ndarray) -> None:
+def _write(part: Part, values: np.ndarray, out: np.ndarray) -> None:
     """Write the encoded leaf (..., *shape) into the slice (..., width)."""
+    space = part.space
     if isinstance(space, spaces.Discrete):
         _one_hot(values, int(space.start), int(space.n), out)
     elif isinstance(space, spaces.MultiDiscrete):
         sizes, starts = space.nvec.ravel(), space.start.ravel()
         flat = values.reshape(*_leading(values, space), sizes.size)
         end = 0
-        for part, (size, first) in enumerate(zip(sizes, starts, strict=True)):
+        for k, (size, first) in enumerate(zip(sizes, starts, strict=True)):
             start, end = end, end + int(size)
-            _one_hot(flat[..., part], int(first), int(size), out[..., start:end])
+            _one_hot(flat[..., k], int(first), int(size), out[..., start:end])
     else:
         out[...] = values.reshape(out.shape)
-        if isinstance(space, spaces.Box) and _is_image(space) and space.low.min() == 0 and space.high.max() == 255:
-            out /= 255
+        if part.top is not None:
+            out /= np.float32(part.top)
 
 
 def _one_hot(values: np.ndarray, first: int, size: int, out: np.ndarray) -> None:

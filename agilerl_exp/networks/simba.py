@@ -1,6 +1,6 @@
-"""SimBa (Lee et al. 2025): residual blocks with LayerNorm before them, for vectors. Deviation: input scaling by the
-observation statistics of `normalize_obs`, where it is on.
+"""SimBa (Lee et al. 2024): residual blocks with LayerNorm before them, for vectors.
 
+Deviation: observations are scaled by the statistics of `normalize_obs`, where that is on.
 Must not know: what the outputs mean, who minimises them.
 """
 
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from agilerl_exp.networks.mlp import LAYER_NORM_EPS
 from agilerl_exp.networks.network import Axis, Leaf, Network
@@ -41,9 +40,9 @@ class Simba(Network):
     def layout(self) -> list[Leaf]:
         """See `Network`."""
         stream: Axis = ("stream", self.width)
-        inner: Axis = ("inner", EXPANSION * self.width)
         leaves = [Leaf("stem.weight", (stream, (None, self.in_width))), Leaf("stem.bias", (stream,))]
         for i in range(self.blocks):
+            inner: Axis = (f"inner{i}", EXPANSION * self.width)
             leaves += [Leaf(f"{i}.norm.weight", (stream,)), Leaf(f"{i}.norm.bias", (stream,))]
             leaves += [Leaf(f"{i}.first.weight", (inner, stream)), Leaf(f"{i}.first.bias", (inner,))]
             leaves += [Leaf(f"{i}.branch.weight", (stream, inner)), Leaf(f"{i}.branch.bias", (stream,))]
@@ -60,7 +59,7 @@ class Simba(Network):
         x = _linear(params[0], params[1], x)
         for i in range(2, len(params) - 4, 6):
             scale, shift, *layers = params[i : i + 6]
-            inner = F.relu(_linear(layers[0], layers[1], _norm(scale, shift, x)))
+            inner = torch.relu(_linear(layers[0], layers[1], _norm(scale, shift, x)))
             x = x + _linear(layers[2], layers[3], inner)
         return _linear(params[-2], params[-1], _norm(params[-4], params[-3], x))
 
@@ -78,7 +77,9 @@ class Simba(Network):
         x = linear(params[0], params[1], x)
         for i in range(2, len(params) - 4, 6):
             scale, shift, *layers = params[i : i + 6]
-            x += linear(layers[2], layers[3], np.maximum(linear(layers[0], layers[1], norm(scale, shift, x)), 0))
+            x += linear(
+                layers[2], layers[3], np.maximum(linear(layers[0], layers[1], norm(scale, shift, x)), 0)
+            )
         return linear(params[-2], params[-1], norm(params[-4], params[-3], x))
 
 

@@ -1,7 +1,7 @@
-"""Trunks: what an encoder does to one part of an observation before everything is joined.
+"""Trunks: what an encoder does to one part of an observation before all parts are joined.
 
-Must not know: what comes after the features, who minimises what. Shapes: x `(P, B, width)`, the part as it stands in the
-encoded observation; parameters `(P, *shape)`; features `(P, B, ...)` with the axes that `features_of` names.
+Must not know: what comes after the features, who minimises what. Shapes: x `(P, B, width)`, the part as it stands in
+the encoded observation; parameters `(P, *shape)`; features `(P, B, ...)` with the axes that `features` names.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
-from agilerl_exp.errors import ConfigError, SpaceError
+from agilerl_exp.errors import ConfigError
 from agilerl_exp.models.plugins import resolve, told
-from agilerl_exp.networks.network import Axis, Leaf
+from agilerl_exp.networks.network import Axis, Leaf, initial
 
 
 class Trunk(ABC):
-    """One part's way to features."""
+    """One part's way to features. Frozen, hashable, with a `repr` that tells it apart."""
 
     @abstractmethod
     def layout(self) -> list[Leaf]:
@@ -37,51 +38,102 @@ class Trunk(ABC):
     def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
         """Features."""
 
+    def init_member(self, init: str, rng: np.random.Generator) -> list[np.ndarray]:
+        """Initial tensors of one member."""
+        return initial(self.layout(), init, rng)
+
 
 @dataclass(frozen=True)
 class VectorTrunk(Trunk):
-    """The numbers as they are."""
-
-    width: int
-
-    def layout(self) -> list[Leaf]:
-        """See `Trunk`."""
-        return []
-
-    def features(self) -> tuple[Axis, ...]:
-        """See `Trunk`."""
-        return ((None, self.width),)
-
-    def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
-        """See `Trunk`."""
-        return x
-
-
-@dataclass(frozen=True)
-class ConvTrunk(Trunk):
-    """Convolutions with ReLU after each, padded by kernel // 2, so that a kernel can grow around its centre.
+    """The numbers as they are, or hidden layers over them.
 
     Attributes:
-        shape: of an image as it comes.
-        channels_last: whether that is (height, width, channels).
-        channels, kernel_size, stride: of each layer.
+        width: how many numbers.
+        hidden_size: units of each layer.
+        activation: after each layer.
     """
 
-    shape: tuple[int, int, int]
-    channels_last: bool
-    channels: tuple[int, ...]
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-
-    @property
-    def _planes(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
-        return (self.shape[2], *self.shape[:2]) if self.channels_last else self.shape
+    width: int
+    hidden_size: tuple[int, ...] = ()
+    activation: str = "ReLU"
 
     def layout(self) -> list[Leaf]:
         """See `Trunk`."""
         leaves: list[Leaf] = []
-        before: Axis = (None, self._planes[0])
+        before: Axis = (None, self.width)
+        for i, size in enumerate(self.hidden_size):
+            units: Axis = (f"units{i}", size)
+            leaves += [Leaf(f"{i}.weight", (units, before)), Leaf(f"{i}.bias", (units,))]
+            before = units
+        return leaves
+
+    def features(self) -> tuple[Axis, ...]:
+        """See `Trunk`."""
+        last = len(self.hidden_size) - 1
+        return ((f"units{last}", self.hidden_size[last]) if self.hidden_size else (None, self.width),)
+
+    def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
+        """See `Trunk`."""
+        for i in range(0, len(params), 2):
+            x = torch.baddbmm(params[i + 1].unsqueeze(1), x, params[i].transpose(1, 2))
+            x = getattr(nn, self.activation)()(x)
+        return x
+
+
+@dataclass(frozen=True)
+class ImageTrunk(Trunk):
+    """A trunk over images, which it takes member by member.
+
+    Attributes:
+        shape: of an image as it comes.
+        channels_last: whether that is (height, width, channels).
+    """
+
+    shape: tuple[int, int, int]
+    channels_last: bool
+
+    @property
+    def planes(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        return (self.shape[2], *self.shape[:2]) if self.channels_last else self.shape
+
+    def images(self, x: Tensor) -> Tensor:
+        """`(P, B, C, H, W)`."""
+        images = x.reshape(*x.shape[:2], *self.shape)
+        return images.permute(0, 1, 4, 2, 3) if self.channels_last else images
+
+    def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
+        """See `Trunk`; on one CPU thread a loop is faster than grouped convolutions for images of 84 x 84."""
+        members = zip(self.images(x), *params, strict=True)
+        return torch.stack([self._member(images, own) for images, *own in members])
+
+    @abstractmethod
+    def _member(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
+        """Features of the images `(B, C, H, W)` of one member."""
+
+
+def map_side(side: int, kernel: int, stride: int) -> int:
+    """Side of what a convolution makes; kernels that are all even or all odd make the same."""
+    return (side + 2 * (kernel // 2) - kernel) // stride + 1
+
+
+@dataclass(frozen=True)
+class ConvTrunk(ImageTrunk):
+    """Convolutions with ReLU after each, padded by kernel // 2: a kernel that grows around its centre with zeros makes
+    what it made before.
+
+    Attributes:
+        channels, kernel_size, stride: of each layer.
+    """
+
+    channels: tuple[int, ...]
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def layout(self) -> list[Leaf]:
+        """See `Trunk`."""
+        leaves: list[Leaf] = []
+        before: Axis = (None, self.planes[0])
         for i, (count, size) in enumerate(zip(self.channels, self.kernel_size, strict=True)):
             units: Axis = (f"channel{i}", count)
             kernel: Axis = (f"kernel{i}", size)
@@ -91,81 +143,75 @@ class ConvTrunk(Trunk):
 
     def features(self) -> tuple[Axis, ...]:
         """See `Trunk`."""
-        _, *sizes = self._planes
+        _, *sides = self.planes
         for kernel, stride in zip(self.kernel_size, self.stride, strict=True):
-            sizes = [(size + 2 * (kernel // 2) - kernel) // stride + 1 for size in sizes]
-        if min(sizes) < 1:
-            raise SpaceError(f"algo.net_config.stride={list(self.stride)}: leaves nothing of an image {self.shape}; lower it")
-        return (f"channel{len(self.channels) - 1}", self.channels[-1]), (None, sizes[0]), (None, sizes[1])
+            sides = [map_side(side, kernel, stride) for side in sides]
+        return (f"channel{len(self.channels) - 1}", self.channels[-1]), (None, sides[0]), (None, sides[1])
 
-    def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
-        """See `Trunk`; one convolution a member, which is faster than grouped ones for images of 84 pixels."""
-        x = planes(x, self.shape, self.channels_last)
-        return torch.stack([self._member([p[i] for p in params], x[i]) for i in range(len(x))])
-
-    def _member(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
+    def _member(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
         for i, stride in enumerate(self.stride):
             weight, bias = params[2 * i : 2 * i + 2]
-            x = F.relu(F.conv2d(x, weight, bias, stride, weight.shape[-1] // 2))
+            x = torch.relu(functional.conv2d(x, weight, bias, stride, weight.shape[-1] // 2))
         return x
 
 
 @dataclass(frozen=True)
-class ResidualTrunk(Trunk):
-    """A strided convolution, then blocks x + conv(relu(conv(relu(x)))) of one width, then ReLU (He et al. 2016b).
+class ResidualTrunk(ImageTrunk):
+    """A strided convolution, blocks x + conv(relu(conv(relu(x)))) of 3 x 3 kernels, then ReLU (He et al. 2016b).
 
     Attributes:
-        shape, channels_last: as in `ConvTrunk`.
-        channel: width of all layers.
+        channels: of all layers.
         blocks: how many.
-        stride: of the first convolution, whose kernel is 2 * stride + 1.
+        stride: of the first convolution, whose kernel has a side of 2 * stride + 1.
     """
 
-    shape: tuple[int, int, int]
-    channels_last: bool
-    channel: int
+    channels: int
     blocks: int
     stride: int
 
     def layout(self) -> list[Leaf]:
         """See `Trunk`."""
-        depth = self.shape[2] if self.channels_last else self.shape[0]
-        units: Axis = ("channel", self.channel)
-        stem: Axis = (None, 2 * self.stride + 1)
-        leaves = [Leaf("stem.weight", (units, (None, depth), stem, stem)), Leaf("stem.bias", (units,))]
+        stream: Axis = ("channel", self.channels)
+        side: Axis = (None, 2 * self.stride + 1)
         three: Axis = (None, 3)
+        leaves = [
+            Leaf("stem.weight", (stream, (None, self.planes[0]), side, side)),
+            Leaf("stem.bias", (stream,)),
+        ]
         for i in range(self.blocks):
-            for name in ("first", "branch"):
-                leaves.append(Leaf(f"{i}.{name}.weight", (units, units, three, three)))
-                leaves.append(Leaf(f"{i}.{name}.bias", (units,)))
+            inner: Axis = (f"inner{i}", self.channels)
+            leaves += [
+                Leaf(f"{i}.first.weight", (inner, stream, three, three)),
+                Leaf(f"{i}.first.bias", (inner,)),
+            ]
+            leaves += [
+                Leaf(f"{i}.branch.weight", (stream, inner, three, three)),
+                Leaf(f"{i}.branch.bias", (stream,)),
+            ]
         return leaves
 
     def features(self) -> tuple[Axis, ...]:
         """See `Trunk`."""
-        sizes = self.shape[:2] if self.channels_last else self.shape[1:]
-        height, width = ((size - 1) // self.stride + 1 for size in sizes)
-        return ("channel", self.channel), (None, height), (None, width)
+        _, height, width = (map_side(side, 2 * self.stride + 1, self.stride) for side in self.planes)
+        return ("channel", self.channels), (None, height), (None, width)
 
-    def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
-        """See `Trunk`."""
-        x = planes(x, self.shape, self.channels_last)
-        return torch.stack([self._member([p[i] for p in params], x[i]) for i in range(len(x))])
-
-    def _member(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
-        x = F.conv2d(x, params[0], params[1], self.stride, self.stride)
+    def _member(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
+        x = functional.conv2d(x, params[0], params[1], self.stride, self.stride)
         for i in range(2, len(params), 4):
-            first, first_bias, second, second_bias = params[i : i + 4]
-            inner = F.relu(F.conv2d(F.relu(x), first, first_bias, padding=1))
-            x = x + F.conv2d(inner, second, second_bias, padding=1)
-        return F.relu(x)
+            inner = torch.relu(functional.conv2d(torch.relu(x), params[i], params[i + 1], padding=1))
+            x = x + functional.conv2d(inner, params[i + 2], params[i + 3], padding=1)
+        return torch.relu(x)
 
 
 @dataclass(frozen=True)
 class ModuleTrunk(Trunk):
     """A module of the user's own, called member by member. No mutation changes it.
 
+    Parameters start as the module itself draws them, of a member's own stream of random numbers. Buffers are those of
+    one instance, the same for all members; a module that changes them while it learns is refused.
+
     Attributes:
-        entrypoint: where its class or a function that makes it is.
+        entrypoint: where its class, or a function that makes it, is.
         config: its keyword arguments, as JSON.
         shape: of an observation as the module gets it, after the batch axis.
     """
@@ -176,46 +222,62 @@ class ModuleTrunk(Trunk):
 
     def layout(self) -> list[Leaf]:
         """See `Trunk`."""
-        named = _module(self.entrypoint, self.config).named_parameters()
-        return [Leaf(name, tuple((None, size) for size in p.shape)) for name, p in named]
+        named = _template(self)[0].named_parameters()
+        return [Leaf(name, tuple((None, size) for size in value.shape)) for name, value in named]
 
     def features(self) -> tuple[Axis, ...]:
         """See `Trunk`."""
-        module, place = _module(self.entrypoint, self.config), f"algo.net_config.entrypoint={self.entrypoint}"
-        with told(place), torch.no_grad():
-            out = module(torch.zeros(2, *self.shape))
-        if out.ndim != 2 or len(out) != 2:
-            raise ConfigError(f"{place}: makes {tuple(out.shape)} of (2, {self.shape}); it must make (batch, features)")
-        return ((None, out.shape[1]),)
+        return ((None, _template(self)[1]),)
+
+    def init_member(self, init: str, rng: np.random.Generator) -> list[np.ndarray]:
+        """See `Trunk`."""
+        module = _made(self, int(rng.integers(2**63)))
+        return [value.detach().float().numpy().copy() for value in module.parameters()]
 
     def apply(self, params: Sequence[Tensor], x: Tensor) -> Tensor:
         """See `Trunk`."""
-        module = _module(self.entrypoint, self.config)
+        module = _template(self)[0]
         names = [name for name, _ in module.named_parameters()]
-        members = [
-            torch.func.functional_call(
-                module, dict(zip(names, [p[i] for p in params], strict=True)), x[i].reshape(-1, *self.shape)
-            )
-            for i in range(len(x))
-        ]
-        return torch.stack(members)
+        buffers = {name: value.to(x.device) for name, value in module.named_buffers()}
+        outs = []
+        for inputs, *own in zip(x, *params, strict=True):
+            state = buffers | dict(zip(names, own, strict=True))
+            outs.append(torch.func.functional_call(module, state, inputs.reshape(-1, *self.shape)))
+        return torch.stack(outs)
 
 
-def planes(x: Tensor, shape: tuple[int, int, int], channels_last: bool) -> Tensor:
-    """Images `(P, B, C, H, W)` of a part `(P, B, width)`."""
-    images = x.reshape(*x.shape[:2], *shape)
-    return images.permute(0, 1, 4, 2, 3) if channels_last else images
-
-
-@functools.cache
-def _module(entrypoint: str, config: str) -> nn.Module:
-    place, settings = f"algo.net_config.entrypoint={entrypoint}", json.loads(config)
-    create = resolve(entrypoint, place)
-    with told(place, create, settings):
+def _made(trunk: ModuleTrunk, seed: int) -> nn.Module:
+    """The user's module as it draws itself from `seed`; the global generator is put back as it was."""
+    place, settings = f"algo.net_config.entrypoint={trunk.entrypoint}", json.loads(trunk.config)
+    create = resolve(trunk.entrypoint, place)
+    with told(place, create, settings), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
         module: Any = create(**settings)
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{place}: gives {type(module).__name__}, not a torch.nn.Module")
-    for part in module.modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
-            raise ConfigError(f"{place}: {type(part).__name__} acts otherwise when it learns; use LayerNorm, or leave it out")
     return module
+
+
+@functools.cache
+def _template(trunk: ModuleTrunk) -> tuple[nn.Module, int]:
+    """An instance whose parameters are replaced at each call, and the number of its features.
+
+    Raises:
+        ConfigError: what it makes of a row is no vector, or depends on other rows or on chance, or changes with time.
+    """
+    place, module = f"algo.net_config.entrypoint={trunk.entrypoint}", _made(trunk, 0)
+    before = [value.clone() for value in module.buffers()]
+    with told(place), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        x = torch.linspace(-1, 1, 3 * int(np.prod(trunk.shape))).reshape(3, *trunk.shape)
+        out, again = module(x), module(x[:2])
+    if out.ndim != 2 or len(out) != 3:
+        raise ConfigError(
+            f"{place}: makes {tuple(out.shape)} of {tuple(x.shape)}; it must make (batch, features)"
+        )
+    fixed = all(map(torch.equal, before, module.buffers()))
+    if not fixed or not torch.allclose(out[:2], again, atol=1e-5):
+        raise ConfigError(
+            f"{place}: the outputs of a row change with other rows, with chance or with time; "
+            "leave out BatchNorm and Dropout (LayerNorm and GroupNorm work)"
+        )
+    return module, out.shape[1]

@@ -14,7 +14,11 @@ from agilerl_exp.models.experiment import ExperimentSpec
 
 GROUPS = [*catalogue.PACKAGES, *catalogue.EXTRA_GROUPS]
 OPTIONS = [(group, option.name) for group in GROUPS for option in catalogue.options(group, [catalogue.CONF])]
-NEEDS = {("env", "gym"): ["env.id=Acrobot-v1"], ("env", "custom"): ["env.entrypoint=mine.py:Env"]}
+NEEDS = {
+    ("env", "gym"): ["env.id=Acrobot-v1"],
+    ("env", "custom"): ["env.entrypoint=mine.py:Env"],
+    ("network", "custom"): ["algo.net_config.entrypoint=mine.py:Net"],
+}
 SHOWN_ON_PURPOSE = {  # values that equal the spec's default and stand in a yaml file for the reader
     ("training/exploration", "exponential", "eps_schedule"),
     ("tracker", "jsonl", "name"),
@@ -152,7 +156,7 @@ def test_every_pair_of_environment_and_network_validates():
     envs = [name for group, name in OPTIONS if group == "env" and ("env", name) not in NEEDS]
     networks = [name for group, name in OPTIONS if group == "network"]
     for env, network in itertools.product(envs[:2], networks):
-        assert spec_of(f"env={env}", f"network={network}").env.id
+        assert spec_of(f"env={env}", f"network={network}", *NEEDS.get(("network", network), [])).env.id
 
 
 def test_help_lists_every_group_option_and_setting():

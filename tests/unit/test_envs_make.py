@@ -7,8 +7,8 @@ from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
-import psutil
 import probe_envs  # noqa: F401  (registers the environments)
+import psutil
 import pytest
 from gymnasium.vector import SyncVectorEnv
 

@@ -129,7 +129,9 @@ def test_what_cannot_be_encoded_is_refused_in_one_line(space: spaces.Space, text
 
 def test_images_come_last_and_from_zero_to_one():
     space = spaces.Dict(
-        cam=spaces.Box(0, 255, (5, 6, 1), np.uint8), speed=spaces.Box(-1, 1, (2,)), bits=spaces.Box(0, 1, (5, 5, 2), bool)
+        cam=spaces.Box(0, 255, (5, 6, 1), np.uint8),
+        speed=spaces.Box(-1, 1, (2,)),
+        bits=spaces.Box(0, 1, (5, 5, 2), bool),
     )
     codec = ObservationCodec(space)
     assert [part.name for part in codec.parts] == ["['speed']", "['cam']", "['bits']"]
