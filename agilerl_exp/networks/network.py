@@ -99,12 +99,9 @@ class _Module(nn.Module):
     def __init__(self, network: Network, params: Sequence[Tensor]):
         super().__init__()
         self._network = network
-        self._params = nn.ParameterDict(
-            {
-                leaf.name.replace(".", "_"): nn.Parameter(p)
-                for leaf, p in zip(network.layout(), params, strict=True)
-            }
-        )
+        names = [leaf.name.replace(".", "_") for leaf in network.layout()]
+        # As pairs: the keys of a dict would be sorted.
+        self._params = nn.ParameterDict(zip(names, map(nn.Parameter, params), strict=True))
 
     def forward(self, x: Any) -> Any:
         return self._network.apply([p.unsqueeze(0) for p in self._params.values()], x.unsqueeze(0))[0]

@@ -220,6 +220,10 @@ class ModuleTrunk(Trunk):
     config: str
     shape: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        """Try the module."""
+        _template(self)
+
     def layout(self) -> list[Leaf]:
         """See `Trunk`."""
         named = _template(self)[0].named_parameters()
