@@ -30,14 +30,20 @@ MIXED = spaces.Dict(
 CASES: dict[str, tuple[spaces.Space, Any]] = {
     "mlp": (VECTOR, MlpSpec(hidden_size=[16, 16])),
     "simba": (VECTOR, SimbaSpec(width=32, blocks=2)),
-    "cnn": (IMAGE, CnnSpec(channels=[8, 12], kernel_size=[5, 4], stride=[2, 1], latent_dim=16, hidden_size=[16])),
+    "cnn": (
+        IMAGE,
+        CnnSpec(channels=[8, 12], kernel_size=[5, 4], stride=[2, 1], latent_dim=16, hidden_size=[16]),
+    ),
     "resnet": (IMAGE, ResNetSpec(channels=8, blocks=2, stride=2, latent_dim=16, hidden_size=[16])),
     "multi_input": (MIXED, MultiInputSpec(channels=[8, 8], latent_dim=16, hidden_size=[16])),
     "multi_vector": (
         MIXED,
         MultiInputSpec(channels=[8], latent_dim=16, hidden_size=[16], vector_hidden_size=[16, 20]),
     ),
-    "custom": (IMAGE, CustomSpec(entrypoint="nets:Own", config={"units": 6}, latent_dim=16, hidden_size=[16])),
+    "custom": (
+        IMAGE,
+        CustomSpec(entrypoint="nets:Own", config={"units": 6}, latent_dim=16, hidden_size=[16]),
+    ),
 }
 
 

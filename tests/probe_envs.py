@@ -120,6 +120,23 @@ class Zoo(Steps):
         return self.observation_space.sample()
 
 
+class Camera(Steps):
+    """A Dict with an image whose pixels are all t, numbers and a Discrete; or the image alone."""
+
+    def __init__(self, shape: list[int] = (12, 16, 3), alone: bool = False, length: int = 6) -> None:
+        super().__init__(cuts=[length])
+        self.shape, self.alone = tuple(shape), alone
+        cam = spaces.Box(0, 255, self.shape, np.uint8)
+        vec = spaces.Box(-1, 1, (3,), np.float32)
+        self.observation_space = cam if alone else spaces.Dict(cam=cam, vec=vec, mode=spaces.Discrete(4))
+
+    def look(self):
+        cam = np.full(self.shape, self.t, np.uint8)
+        return (
+            cam if self.alone else {"cam": cam, "vec": np.zeros(3, np.float32), "mode": np.int64(self.t % 4)}
+        )
+
+
 class Offset(Steps):
     """Actions 5, 6, 7; the reward is the action, anything else raises."""
 
@@ -349,6 +366,7 @@ KNOWN = (
     Echo,
     Noisy,
     Zoo,
+    Camera,
     Offset,
     Doubles,
     Scratch,

@@ -194,6 +194,46 @@ TUPLE = Probe(
     starts=(0, 1, 2, 3),
 )
 
+
+def picture(*bright: tuple[int, int], shape: tuple[int, int, int] = (8, 6, 1)) -> np.ndarray:
+    """An image, black but for some points."""
+    image = np.zeros(shape, np.uint8)
+    for row, column in bright:
+        image[row, column] = 255
+    return image
+
+
+# The point tells the state: state s pays s for the first action and leads on; the last one ends.
+IMAGE = Probe(
+    [[(0, 1), (0, 0, END)], [(1, 2), (0, 1, END)], [(2, 2, END), (0, 2, END)]],
+    [[1, 0], [2, 0], [2, 0]],
+    0.5,
+    [picture((1, 1)), picture((6, 4)), picture((1, 4))],
+    space=spaces.Box(0, 255, (8, 6, 1), np.uint8),
+    starts=(0, 1, 2),
+)
+
+# What pays is in the image for half of the states, and in the flag for the other half.
+DICT_WITH_IMAGE = Probe(
+    [[(s, s, END), (0, s, END)] for s in range(4)],
+    [[0, 0], [1, 0], [2, 0], [3, 0]],
+    0.9,
+    [
+        {
+            "cam": picture((1, 1) if s % 2 else (6, 4)),
+            "flag": np.array([s // 2], np.float32),
+            "far": np.int64(0),
+        }
+        for s in range(4)
+    ],
+    space=spaces.Dict(
+        cam=spaces.Box(0, 255, (8, 6, 1), np.uint8),
+        flag=spaces.Box(0, 1, (1,), np.float32),
+        far=spaces.Discrete(2),
+    ),
+    starts=(0, 1, 2, 3),
+)
+
 # The same as OBSERVATION_AND_ACTION far from zero, where a network learns nothing without scaling.
 FAR_AWAY = Probe(
     OBSERVATION_AND_ACTION.moves, OBSERVATION_AND_ACTION.q, 0.9, [[1000.0], [1001.0]], starts=(0, 1)

@@ -67,20 +67,20 @@ class ObservationCodec:
         self.vector_width = sum(part.width for part in self.parts if part.top is None)
         if self.width == 0:
             raise SpaceError(f"observation space {space} is empty; an observation needs at least one number")
+        self._plain = space if isinstance(space, spaces.Box) and self.vector_width else None
 
     def encode(self, observation: Any, images: bool = True) -> np.ndarray:
         """Observations with any leading axes as float32 (..., D), or (..., vector_width) without images.
 
         A flat float32 Box comes back as it is, without a copy.
         """
-        first = self.parts[0]
-        if not first.path and isinstance(first.space, spaces.Box) and first.top is None:
+        box = self._plain
+        if box is not None:
             values = np.asarray(observation, dtype=np.float32)
-            flat = len(first.space.shape) == 1
-            return values if flat else values.reshape(*_leading(values, first.space), self.width)
+            return values if len(box.shape) == 1 else values.reshape(*_leading(values, box), self.width)
         parts = self.parts if images else [part for part in self.parts if part.top is None]
         arrays = [_at(observation, part.path) for part in parts]
-        lead = _leading(arrays[0], first.space)
+        lead = _leading(arrays[0], parts[0].space)
         out = np.empty((*lead, self.width if images else self.vector_width), np.float32)
         for part, values in zip(parts, arrays, strict=True):
             _write(part, values, out[..., part.start : part.start + part.width])

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from small import RINGS, contents, job, loop_of, metrics, ran
 
 from agilerl_exp.buffers import ReplayBuffer, Transition
+from agilerl_exp.errors import SpaceError
 from agilerl_exp.models.algorithms.dqn import DQNSpec
 from agilerl_exp.training.session import Session
 
@@ -296,6 +297,45 @@ def test_b92_blackjack():
     loop = ran({"env.id": "Blackjack-v1", "env.config": {}, "training.max_steps": 2000})
     assert loop.population.agents[0].cohort.nets["q"].in_width == 45
     assert loop.env_step.tolist() == [2000]
+
+
+# Images: B93
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "planes"),
+    [
+        ([3, 12, 16], (3, 12, 16)),
+        ([12, 16, 3], (3, 12, 16)),
+        ([12, 16, 1], (1, 12, 16)),
+        ([4, 84, 84], (4, 84, 84)),
+    ],
+)
+def test_b93_the_convolutions_see_channels_height_width(shape, planes, alone, monkeypatch):
+    seen, real = [], torch.nn.functional.conv2d
+
+    def conv2d(x, weight, *args, **options):
+        seen.append(x)
+        return real(x, weight, *args, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "conv2d", conv2d)
+    net = {"channels": [8], "kernel_size": [3], "stride": [2], "arch": "cnn" if alone else "multi_input"}
+    settings = {"env.id": "probe/Camera-v0", "env.config": {"shape": shape, "alone": alone}}
+    loop = loop_of(settings | {"algo.net_config": net, "training.max_steps": 32})
+    loop.run()
+    loop.envs.close()
+    assert {tuple(x.shape[1:]) for x in seen} == {planes}
+    levels = np.unique(np.concatenate([x.flatten().numpy() for x in seen]))
+    assert levels == pytest.approx(np.arange(7) / 255)  # pixels are the time, 0 to 6
+
+
+def test_b93_an_image_that_may_be_read_both_ways_is_refused_unless_it_is_told():
+    settings = {"env.id": "probe/Camera-v0", "env.config": {"shape": [3, 5, 3]}, "algo.net_config": {}}
+    with pytest.raises(SpaceError, match=r"^algo.net_config.channels_last=null: .* may be read both ways"):
+        loop_of(settings)
+    told = {"arch": "multi_input", "channels_last": False, "channels": [8]}
+    assert ran(settings | {"algo.net_config": told}).env_step.tolist() == [64]
 
 
 # Memory: B121

@@ -116,9 +116,9 @@ def test_actions_that_are_not_discrete_are_refused_in_one_line(action_space):
     assert "\n" not in str(caught.value)
 
 
-def test_images_are_refused_in_one_line():
-    with pytest.raises(SpaceError, match="image") as caught:
-        make(spaces.Box(0, 255, (84, 84, 3), np.uint8))
+def test_a_network_that_cannot_read_the_observations_is_refused_in_one_line():
+    with pytest.raises(SpaceError, match="is an image; take network=cnn") as caught:
+        make(spaces.Box(0, 255, (84, 84, 3), np.uint8), net_config={"arch": "simba"})
     assert "\n" not in str(caught.value)
 
 

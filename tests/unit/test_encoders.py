@@ -137,7 +137,9 @@ def test_every_way_of_starting_covers_convolutions(name):
     space, spec = CASES[name]
     for init in ("torch", "he", "orthogonal"):
         net = build(spec.model_copy(update={"init": init}), ObservationCodec(space), 3)
-        tensors = dict(zip((leaf.name for leaf in net.layout()), net.init_member(np.random.default_rng(0)), strict=True))
+        tensors = dict(
+            zip((leaf.name for leaf in net.layout()), net.init_member(np.random.default_rng(0)), strict=True)
+        )
         for key, value in tensors.items():
             if not key.endswith("weight") or "norm" in key or "out" in key:
                 continue
@@ -170,7 +172,9 @@ def test_resnet_has_the_shapes_that_are_asked_for():
 def test_convolutions_go_by_the_size_of_the_image_unless_they_are_given():
     def shapes_of(side, **given):
         inputs = ObservationCodec(spaces.Box(0, 255, (4, side, side), np.uint8))
-        return [shape for name, shape in build(CnnSpec(**given), inputs, 2).shapes() if name.endswith("weight")]
+        return [
+            shape for name, shape in build(CnnSpec(**given), inputs, 2).shapes() if name.endswith("weight")
+        ]
 
     large = [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (128, 64, 12, 12), (64, 128), (2, 64)]
     assert shapes_of(84) == large
@@ -233,7 +237,11 @@ class Square(Own):
     [
         ("test_encoders:Normalised", {}, "the outputs of a row change .* leave out BatchNorm and Dropout"),
         ("test_encoders:Dropping", {}, "the outputs of a row change"),
-        ("test_encoders:Square", {}, r"makes \(3, 9, 7, 2\) of \(3, 9, 7, 2\); it must make \(batch, features\)"),
+        (
+            "test_encoders:Square",
+            {},
+            r"makes \(3, 9, 7, 2\) of \(3, 9, 7, 2\); it must make \(batch, features\)",
+        ),
         ("test_encoders:np", {}, "TypeError: 'module' object is not callable"),
         ("builtins:dict", {}, "gives dict, not a torch.nn.Module"),
         ("nets:Own", {"width": 3}, "unexpected keyword argument 'width'; it takes units"),

@@ -50,7 +50,8 @@ def net_of(name, spec):
 def trained(net, seed=0):
     rng = np.random.default_rng(seed)
     return {
-        role: [np.asarray(0.2 * rng.normal(size=shape), np.float32) for _, shape in net.shapes()] for role in ROLES
+        role: [np.asarray(0.2 * rng.normal(size=shape), np.float32) for _, shape in net.shapes()]
+        for role in ROLES
     }
 
 
@@ -94,7 +95,9 @@ def test_additions_keep_the_function_and_removals_move_it(name):
 
 
 @effect("SimbaSpec.min_width", "SimbaSpec.max_width", "SimbaSpec.min_blocks", "SimbaSpec.max_blocks")
-@effect("EncoderSpec.min_latent", "EncoderSpec.max_latent", "ImageSpec.min_channels", "ImageSpec.max_channels")
+@effect(
+    "EncoderSpec.min_latent", "EncoderSpec.max_latent", "ImageSpec.min_channels", "ImageSpec.max_channels"
+)
 @effect("ConvSpec.min_conv_layers", "ConvSpec.max_conv_layers", "ConvSpec.min_kernel", "ConvSpec.max_kernel")
 @effect("ResNetSpec.min_blocks", "ResNetSpec.max_blocks")
 @pytest.mark.parametrize("name", KINDS)
@@ -134,7 +137,8 @@ def test_draws_stay_in_bounds_and_every_network_runs(name):
 
 def test_a_kernel_grows_and_shrinks_around_its_centre():
     small, large = (
-        CnnSpec(channels=[8], kernel_size=[side], stride=[2], latent_dim=16, hidden_size=[16]) for side in (3, 5)
+        CnnSpec(channels=[8], kernel_size=[side], stride=[2], latent_dim=16, hidden_size=[16])
+        for side in (3, 5)
     )
     nets = [net_of("cnn", spec) for spec in (small, large)]
     roles = trained(nets[0])
@@ -153,7 +157,8 @@ def test_a_kernel_grows_and_shrinks_around_its_centre():
 
 def test_channels_that_leave_are_those_that_are_heard_least_and_moments_go_with_them():
     before, after = (
-        CnnSpec(channels=[count], kernel_size=[3], stride=[1], latent_dim=16, hidden_size=[16]) for count in (4, 2)
+        CnnSpec(channels=[count], kernel_size=[3], stride=[1], latent_dim=16, hidden_size=[16])
+        for count in (4, 2)
     )
     old, new = net_of("cnn", before), net_of("cnn", after)
     roles = trained(old)
@@ -175,7 +180,9 @@ def test_latent_units_are_one_group_from_all_parts_to_the_head():
     shapes = dict(new.shapes())
     assert [shapes[f"latent{i}.weight"][0] for i in range(3)] == [24] * 3
     names = [leaf.name for leaf in new.layout()]
-    heard, before = (weights[names.index("head.0.weight")] for weights in (carried["weights"], roles["weights"]))
+    heard, before = (
+        weights[names.index("head.0.weight")] for weights in (carried["weights"], roles["weights"])
+    )
     assert np.array_equal(heard[:, :16], before) and not heard[:, 16:].any()
 
 

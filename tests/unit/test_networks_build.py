@@ -54,7 +54,14 @@ def test_the_observations_choose_the_network(space, arch):
     assert saved == chosen and build(saved, inputs, 2) == build(chosen, inputs, 2)
 
 
-@effect("MlpSpec.arch", "SimbaSpec.arch", "CnnSpec.arch", "ResNetSpec.arch", "MultiInputSpec.arch", "CustomSpec.arch")
+@effect(
+    "MlpSpec.arch",
+    "SimbaSpec.arch",
+    "CnnSpec.arch",
+    "ResNetSpec.arch",
+    "MultiInputSpec.arch",
+    "CustomSpec.arch",
+)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -156,7 +163,11 @@ NET = "algo.net_config"
             f"{NET}.stride=[4, 4]: the observation space Box(10, 10, 1) is too small: nothing is left to step over; "
             "give smaller strides",
         ),
-        (ResNetSpec(stride=9), box(8, 8, 1), f"{NET}.stride=9: larger than the observation space Box(8, 8, 1); give at most 8"),
+        (
+            ResNetSpec(stride=9),
+            box(8, 8, 1),
+            f"{NET}.stride=9: larger than the observation space Box(8, 8, 1); give at most 8",
+        ),
     ],
     ids=lambda value: value.arch if hasattr(value, "arch") else None,
 )
@@ -170,7 +181,10 @@ def test_a_network_that_does_not_fit_is_refused_in_one_line(spec, space, line):
     ("make", "line"),
     [
         (lambda: CnnSpec(channels=[8, 8], stride=[1]), "stride=[1]: must have 2 entries as channels has"),
-        (lambda: CnnSpec(kernel_size=[3], stride=[1, 2]), "stride=[1, 2]: must have 1 entries as kernel_size has"),
+        (
+            lambda: CnnSpec(kernel_size=[3], stride=[1, 2]),
+            "stride=[1, 2]: must have 1 entries as kernel_size has",
+        ),
         (lambda: CustomSpec(entrypoint="net"), "entrypoint=net: must read module:attr or file.py:Class"),
         (lambda: CustomSpec(), "entrypoint=null: must read module:attr or file.py:Class"),
         (lambda: SimbaSpec(min_blocks=5), "min_blocks=5: must be <= max_blocks=4"),

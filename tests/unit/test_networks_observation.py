@@ -127,20 +127,37 @@ def test_what_cannot_be_encoded_is_refused_in_one_line(space: spaces.Space, text
     assert "\n" not in str(caught.value)
 
 
-def test_images_come_last_and_from_zero_to_one():
-    space = spaces.Dict(
-        cam=spaces.Box(0, 255, (5, 6, 1), np.uint8),
-        speed=spaces.Box(-1, 1, (2,)),
-        bits=spaces.Box(0, 1, (5, 5, 2), bool),
-    )
+@pytest.mark.parametrize(
+    ("high", "dtype"), [(255, np.uint8), (255, np.float32), (1, np.float32), (10, np.uint8)]
+)
+def test_images_come_last_and_go_from_zero_to_one(high, dtype):
+    cam = spaces.Box(0, high, (5, 6, 1), dtype)
+    space = spaces.Dict(cam=cam, speed=spaces.Box(-1, 1, (2,)), depth=spaces.Box(-1, 1, (2, 2, 1)))
     codec = ObservationCodec(space)
-    assert [part.name for part in codec.parts] == ["['speed']", "['cam']", "['bits']"]
-    assert codec.vector_width == 2 and codec.width == 2 + 50 + 30
-    cam = np.arange(30, dtype=np.uint8).reshape(5, 6, 1)
-    out = codec.encode({"cam": cam, "speed": np.array([0.5, -0.5]), "bits": np.ones((5, 5, 2), bool)})
-    assert out[:2].tolist() == [0.5, -0.5] and (out[32:] == 1).all()
-    assert out[2:32] == pytest.approx(np.arange(30) / 255)
+    assert [part.path for part in codec.parts] == [("speed",), ("depth",), ("cam",)]
+    assert [(part.start, part.planar, part.top) for part in codec.parts] == [
+        (0, False, None),
+        (2, True, None),
+        (6, True, high),
+    ]
+    assert codec.vector_width == 6 and codec.width == 36
+    pixels = (np.arange(30).reshape(5, 6, 1) % (high + 1)).astype(dtype)
+    seen = {"cam": pixels, "speed": np.array([0.5, -0.5]), "depth": np.full((2, 2, 1), 0.25)}
+    out = codec.encode(seen)
+    assert out[:6].tolist() == [0.5, -0.5, 0.25, 0.25, 0.25, 0.25]
+    assert out[6:] == pytest.approx(pixels.ravel().astype(float) / high)
+    assert codec.encode(seen, images=False).tolist() == out[:6].tolist()
+    assert pixels.max() > 1 or high == 1  # what was handed in is not changed
 
 
-def test_a_small_box_of_three_dimensions_is_a_vector():
-    assert ObservationCodec(spaces.Box(0, 255, (2, 3, 4), np.uint8)).vector_width == 24
+def test_what_is_no_image_keeps_its_values():
+    for space in (
+        spaces.Box(0, 255, (6,), np.uint8),
+        spaces.Box(0, 255, (6, 6), np.uint8),
+        spaces.Box(-1, 255, (6, 6, 1), np.float32),
+        spaces.Box(0, np.inf, (6, 6, 1), np.float32),
+        spaces.Box(0, 7, (6, 6, 1), np.int64),
+    ):
+        codec = ObservationCodec(space)
+        assert codec.vector_width == codec.width
+        assert (codec.encode(np.full(space.shape, 7, space.dtype)) == 7).all()
