@@ -17,8 +17,8 @@ from agilerl_exp.models.plugins import import_source
 
 _ALIASES = {"memory_size": "max_size", "population_size": "pop_size"}
 _ALIAS = re.compile(rf"^(?P<place>\+{{0,2}}(?:[\w@/]+\.)*)(?P<name>{'|'.join(_ALIASES)})(?==)")
-# What an environment takes is not known: each may be added.
-_OPEN = re.compile(r"^\+{0,2}env\.config(?=(\.[^=]+)?=)")
+# What an environment or a module of the user takes is not known: each may be added.
+_OPEN = re.compile(r"^\+{0,2}(env|algo\.net_config)\.config(?=(\.[^=]+)?=)")
 
 
 def prepare(arguments: list[str]) -> list[str]:
@@ -85,7 +85,7 @@ def plugins_ahead(arguments: list[str]) -> list[str]:
 
 def _plain(argument: str) -> str:
     argument = _ALIAS.sub(lambda found: found["place"] + _ALIASES[found["name"]], argument)
-    return _OPEN.sub("++env.config", argument)
+    return _OPEN.sub(r"++\1.config", argument)
 
 
 def _resumed(arguments: list[str]) -> list[str]:

@@ -23,6 +23,7 @@ from agilerl_exp.errors import ConfigError, JobError
         ("+env.config.a.b=5", "++env.config.a.b=5"),
         ("env.config={a: 1}", "++env.config={a: 1}"),
         ("env.configs.a=1", "env.configs.a=1"),
+        ("algo.net_config.config.units=5", "++algo.net_config.config.units=5"),
         ("-m", "-m"),
     ],
 )
