@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from agilerl_exp.envs import MemberEnvs, play, walk
+from agilerl_exp.envs import MemberEnvs, leaves, play, walk
 from agilerl_exp.errors import CheckpointError, ConfigError
 from agilerl_exp.models.base import tunables
 from agilerl_exp.networks.build import resolve
@@ -24,7 +24,7 @@ from agilerl_exp.networks.observation import ObservationCodec
 from agilerl_exp.population.bank import Bank
 from agilerl_exp.population.cohort import Cohort, Loss, Minibatch, Params
 from agilerl_exp.population.native import TdStep
-from agilerl_exp.run.checkpoint import read_checkpoint, write_directory
+from agilerl_exp.run.checkpoint import agent_state, read_checkpoint, write_directory
 from agilerl_exp.run.random import Streams
 
 
@@ -224,7 +224,12 @@ class RLAlgorithm:
             )
         block = env if isinstance(env, MemberEnvs) else MemberEnvs(env)
         rows = np.array([self.row])
-        returns, _ = play(lambda *x: self.act(self.cohort, *x, np.zeros(1), None, rows), [block], loop, max_steps)
+        returns, _ = play(
+            lambda obs, mask: self.act(self.cohort, obs, mask, np.zeros(1), None, rows),
+            [block],
+            loop,
+            max_steps,
+        )
         self.fitness.append(float(returns.mean(-1)[0]))
         return self.fitness[-1]
 
@@ -268,21 +273,9 @@ class RLAlgorithm:
         """
         content, _ = read_checkpoint(Path(path), parts={"policy"})
         try:
-            self.load_state_dict(self._own_state(content))
+            self.load_state_dict(agent_state(content, self.index))
         except CheckpointError as error:
             raise CheckpointError(f"{path}: {error}") from None
-
-    def _own_state(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        if "agent" in content:
-            return content["agent"]
-        if "population" not in content:
-            raise CheckpointError("holds no agent; give an agent directory or a step-N directory")
-        members = content["population"]["members"]
-        if str(self.index) not in members:
-            raise CheckpointError(
-                f"holds members 0..{len(members) - 1}, not {self.index}; give one of them as index"
-            )
-        return members[str(self.index)]
 
     def state_dict(self) -> dict[str, Any]:
         """All state of the agent: arrays by role, hyperparameters, counters, fitness, the architecture."""
@@ -341,10 +334,7 @@ class RLAlgorithm:
         )
 
     def _is_single(self, obs: Any) -> bool:
-        leaf, space = _first(obs), self.observation_space
-        while isinstance(space, spaces.Dict | spaces.Tuple):
-            space = next(iter(space.spaces.values())) if isinstance(space, spaces.Dict) else space.spaces[0]
-        return np.ndim(leaf) == len(space.shape or ())
+        return np.ndim(_first(obs)) < _first(leaves(self.observation_space)).ndim
 
 
 def _first(tree: Any) -> Any:

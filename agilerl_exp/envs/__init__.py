@@ -3,6 +3,17 @@
 from agilerl_exp.envs.adapter import MemberEnvs, Restored, Step
 from agilerl_exp.envs.episodes import play
 from agilerl_exp.envs.make import make_member_envs
-from agilerl_exp.envs.observations import put, stack, take, walk
+from agilerl_exp.envs.observations import leaves, put, stack, take, walk
 
-__all__ = ["MemberEnvs", "Restored", "Step", "make_member_envs", "play", "put", "stack", "take", "walk"]
+__all__ = [
+    "MemberEnvs",
+    "Restored",
+    "Step",
+    "leaves",
+    "make_member_envs",
+    "play",
+    "put",
+    "stack",
+    "take",
+    "walk",
+]

@@ -301,3 +301,19 @@ def _drop_resume(path: Path) -> None:
     for file in path.iterdir():
         if file.name != MANIFEST and file.name not in manifest["files"]:
             file.unlink()
+
+
+def agent_state(content: Mapping[str, Any], index: int) -> Mapping[str, Any]:
+    """State of the one agent of an agent directory, or of member `index` of a `step-N` directory.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    if "agent" in content:
+        return content["agent"]
+    if "population" not in content:
+        raise CheckpointError("holds no agent; give an agent directory or a step-N directory")
+    members = content["population"]["members"]
+    if str(index) not in members:
+        raise CheckpointError(f"holds members 0..{len(members) - 1}, not {index}; give one of them as index")
+    return members[str(index)]

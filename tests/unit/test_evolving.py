@@ -296,7 +296,7 @@ def test_all_env_steps_are_counted(tmp_path):
 
 def test_an_evolution_that_does_not_fit_is_refused_without_a_config():
     spec, training = spec_of().algo, TrainingSpec(pop_size=8)
-    with pytest.raises(ConfigError, match="rl_hp_selection.lrr: cannot mutate here"):
+    with pytest.raises(ConfigError, match=r"rl_hp_selection.lrr: cannot mutate here"):
         evolution_of(TournamentSpec(rl_hp_selection={"lrr": None}), spec, training, 0)
-    with pytest.raises(ConfigError, match="n_subpopulations=3: training.pop_size=8 must be a multiple"):
+    with pytest.raises(ConfigError, match=r"n_subpopulations=3: training.pop_size=8 must be a multiple"):
         evolution_of(MultiFrequencySpec(n_subpopulations=3), spec, training, 0)
