@@ -77,6 +77,10 @@ class Clock(Session):
     def at_boundary(self, loop):
         self.tick(int(loop.env_step.sum()), int(loop.env_step.min()))
 
+    def at_end(self, loop):
+        if args.work == "W5":  # evaluations are part of the work
+            self.at_boundary(loop)
+
 
 def make_env(seeds, member):
     spec = EnvSpec(id="CartPole-v1", num_envs=len(seeds))

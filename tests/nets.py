@@ -16,6 +16,7 @@ from agilerl_exp.models.network import (
     ResNetSpec,
     SimbaSpec,
 )
+from agilerl_exp.networks import morph
 from agilerl_exp.networks.build import build
 from agilerl_exp.networks.network import Network
 from agilerl_exp.networks.observation import ObservationCodec
@@ -83,3 +84,15 @@ def random_inputs(net: Network, pop: int, batch: int = 6, seed: int = 0) -> np.n
 
 def stacked(members: list[list[np.ndarray]]) -> list[torch.Tensor]:
     return [torch.from_numpy(np.stack(tensors)) for tensors in zip(*members, strict=True)]
+
+
+ROLES = ("weights", "target", "moment1", "moment2")
+
+
+def carried(
+    old: Network, new: Network, roles: dict[str, list[np.ndarray]], rng: np.random.Generator
+) -> dict[str, list[np.ndarray]]:
+    """`morph.carry` with the tensors of each role by its name."""
+    stacked = [np.stack(parts) for parts in zip(*(roles[role] for role in ROLES), strict=True)]
+    after = morph.carry(old, new, stacked, rng)
+    return {role: [np.asarray(tensor[k]) for tensor in after] for k, role in enumerate(ROLES)}

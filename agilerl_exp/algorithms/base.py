@@ -7,6 +7,7 @@ over a whole cohort; the agent only names its row.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from agilerl_exp.models.base import tunables
 from agilerl_exp.networks.build import resolve
 from agilerl_exp.networks.network import Network
 from agilerl_exp.networks.observation import ObservationCodec
-from agilerl_exp.population.bank import Bank
+from agilerl_exp.population.bank import Bank, by_role, from_roles
 from agilerl_exp.population.cohort import Cohort, Loss, Minibatch, Params
 from agilerl_exp.population.native import TdStep
 from agilerl_exp.run.checkpoint import agent_state, read_checkpoint, write_directory
@@ -59,15 +60,18 @@ class RLAlgorithm:
         codec = ObservationCodec(observation_space)
         if "net_config" in type(spec).model_fields:
             spec = spec.model_copy(update={"net_config": resolve(spec.net_config, codec)})
-        self.spec = spec
-        nets = self.networks(spec, codec, action_space)
-        hyper = {name: np.array([getattr(spec, name)]) for name in tunables(type(spec))}
-        self.cohort, self.row = Cohort(nets, codec, spec, hyper, device), 0
-        self.cohort.engine = self._fastest_engine()
         self.fitness: list[float] = []
         self.td_error = np.zeros((1, 0), np.float32)
+        self._settle(spec, codec, device)
         rng = Streams(seed, [index]).generator("init", index)
-        self.cohort.bank.set_member(0, [x for net in nets.values() for x in net.init_member(rng)])
+        self.cohort.bank.set_member(0, [x for net in self.cohort.nets.values() for x in net.init_member(rng)])
+
+    def _settle(self, spec: Any, codec: ObservationCodec, device: str | torch.device) -> None:
+        """Take a resolved spec, and a cohort of one with all weights zero."""
+        hyper = {name: np.array([getattr(spec, name)]) for name in tunables(type(spec))}
+        self.cohort = Cohort(self.networks(spec, codec, self.action_space), codec, spec, hyper, device)
+        self.spec, self.row = spec, 0
+        self.cohort.engine = self._fastest_engine()
 
     # What a concrete algorithm provides.
 
@@ -172,9 +176,7 @@ class RLAlgorithm:
             ValueError: epsilon is above 0 and no rng is given.
         """
         if epsilon > 0 and rng is None:
-            raise ValueError(
-                f"epsilon={epsilon}: exploring needs rng, such as numpy.random.default_rng(seed)"
-            )
+            raise ValueError(f"epsilon={epsilon}: give rng, such as numpy.random.default_rng(seed)")
         single = self._is_single(obs)
         lead = (1, 1) if single else (1,)
         tree = walk(lambda x: np.asarray(x).reshape(lead + np.shape(x)), obs)
@@ -235,9 +237,9 @@ class RLAlgorithm:
 
     def clone(self, index: int | None = None) -> RLAlgorithm:
         """A copy that shares nothing mutable: weights, moments, hyperparameters, statistics, counters."""
-        twin = self.with_network(self.spec.net_config)
+        twin = copy(self)
         twin.index = self.index if index is None else index
-        twin.cohort = self.cohort.empty(np.array([0]))
+        twin.cohort, twin.row = self.cohort.empty(np.array([0])), 0
         twin.cohort.load_state_dict(0, self.cohort.state_dict(self.row))
         twin.fitness = list(self.fitness)
         return twin
@@ -249,10 +251,16 @@ class RLAlgorithm:
             net_config: a network spec.
             rng: source of the weights of new units.
         """
-        twin = self.with_network(net_config)
+        twin = self._blank(net_config)
         twin.cohort.load_state_dict(0, self.cohort.morphed(self.row, twin.cohort, rng))
-        twin.cohort.horizon = self.cohort.horizon
-        twin.fitness = list(self.fitness)
+        return twin
+
+    def _blank(self, net_config: Any) -> RLAlgorithm:
+        """A copy with another architecture and with weights, counters and statistics of zero."""
+        twin = copy(self)
+        spec = self.spec.model_copy(update={"net_config": net_config})
+        twin._settle(spec, self.cohort.codec, self.cohort.bank.device)
+        twin.cohort.horizon, twin.fitness = self.cohort.horizon, list(self.fitness)
         return twin
 
     def with_network(self, net_config: Any) -> RLAlgorithm:
@@ -285,7 +293,7 @@ class RLAlgorithm:
             "architecture": self._architecture(),
             "net_config": self._net_config(),
             "fitness": list(self.fitness),
-            **state | {"bank": {role: tensor.cpu().numpy() for role, tensor in state["bank"].items()}},
+            **state | {"bank": by_role(state["bank"])},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -297,9 +305,7 @@ class RLAlgorithm:
         evolved = state["net_config"] != self._net_config()
         try:
             twin = (
-                self.with_network(type(self.spec)(net_config=state["net_config"]).net_config)
-                if evolved
-                else self
+                self._blank(type(self.spec)(net_config=state["net_config"]).net_config) if evolved else self
             )
         except ValueError as error:
             raise CheckpointError(f"net_config {state['net_config']} is no network: {error}") from None
@@ -310,9 +316,8 @@ class RLAlgorithm:
                 f"this agent is {type(self).__name__} {own}; build it from the same spec and spaces"
             )
         if evolved:
-            twin.cohort.horizon = self.cohort.horizon
             self.spec, self.cohort, self.row = twin.spec, twin.cohort, twin.row
-        self.cohort.load_state_dict(self.row, state)
+        self.cohort.load_state_dict(self.row, {**state, "bank": from_roles(state["bank"])})
         self.fitness = [float(x) for x in state["fitness"]]
 
     def _net_config(self) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agilerl_exp.evolution.hyperparameters import explored, mutated, sampled
-from agilerl_exp.evolution.mutation import draw_kind, shake
+from agilerl_exp.evolution.mutation import draw_kinds, shake
 from agilerl_exp.evolution.selection import select
 from agilerl_exp.models.evolution import PbtSpec, Range
 from agilerl_exp.networks import morph
@@ -66,7 +66,8 @@ class Evolution:
         if self.spec.init == "sample":
             self._sample(population)
         if getattr(self.spec, "pretrain_mutation", False):
-            births = [self._mutant(i, i, i, 0, sure=True) for i in everyone.tolist()]
+            kinds = self._kinds(len(population), 0, sure=True)
+            births = [Birth(slot, slot, slot, kind) for slot, kind in enumerate(kinds)]
             self._carry_out(population, everyone, everyone, births, 0, probe)
         return [
             Birth(slot, None, None, "founder", new=_settings(agent))
@@ -91,14 +92,13 @@ class Evolution:
             DivergenceError: no fitness is finite.
         """
         chosen = select(self.spec, fitness, generation, self._generator(f"selection/{generation}", 0))
-        births = []
-        for slot, (parent, hyper_parent) in enumerate(
-            zip(chosen.parents.tolist(), chosen.hyper_parents.tolist(), strict=True)
-        ):
-            if chosen.mutate[slot]:
-                births.append(self._mutant(slot, parent, hyper_parent, generation))
-            elif {parent, hyper_parent} != {slot}:
-                births.append(Birth(slot, parent, hyper_parent, "none"))
+        kinds = self._kinds(len(population), generation)
+        births = [
+            Birth(slot, parent, hyper_parent, kinds[slot] if mutate else "none")
+            for slot, (parent, hyper_parent, mutate) in enumerate(
+                zip(*(part.tolist() for part in chosen), strict=True)
+            )
+        ]
         births = self._carry_out(population, chosen.parents, chosen.hyper_parents, births, generation, probe)
         births = [birth for birth in births if birth.kind != "none" or birth.parent != birth.member]
         return chosen.parents, [birth._replace(fitness=float(fitness[birth.parent])) for birth in births]
@@ -117,15 +117,11 @@ class Evolution:
         for name, column in columns.items():
             population.set_column(name, column)
 
-    def _mutant(
-        self, slot: int, parent: int, hyper_parent: int, generation: int, sure: bool = False
-    ) -> Birth:
-        """A birth of which only the kind of mutation is decided yet."""
-        rng = self._generator(f"kind/{generation}", slot)
-        hpo_only = isinstance(self.spec, PbtSpec)
-        return Birth(
-            slot, parent, hyper_parent, "rl_hp" if hpo_only else draw_kind(self.spec.probabilities, rng, sure)
-        )
+    def _kinds(self, pop: int, generation: int, sure: bool = False) -> list[str]:
+        """A kind of mutation for each slot, should it mutate."""
+        if isinstance(self.spec, PbtSpec):
+            return ["rl_hp"] * pop
+        return draw_kinds(self.spec.probabilities, self._generator(f"kind/{generation}", 0), pop, sure)
 
     def _carry_out(
         self,
@@ -138,7 +134,11 @@ class Evolution:
     ) -> list[Birth]:
         """Let the parents go on, with the mutations of `births`; returns the births with what was changed."""
         newcomers = {}
-        rngs = {birth.member: self._generator(f"mutation/{generation}", birth.member) for birth in births}
+        rngs = {
+            birth.member: self._generator(f"mutation/{generation}", birth.member)
+            for birth in births
+            if birth.kind != "none"
+        }
         for i, birth in enumerate(births):
             if birth.kind in ("arch", "activation"):
                 parent, rng = population.agents[parents[birth.member]], rngs[birth.member]
@@ -152,11 +152,11 @@ class Evolution:
                 births[i] = birth._replace(name=name, old=change.old, new=change.new, moved=moved)
         population.evolve(parents, hyper_parents, newcomers)
         for i, birth in enumerate(births):
-            agent, rng = population.agents[birth.member], rngs[birth.member]
+            agent = population.agents[birth.member]
             if birth.kind == "params":
-                shake(agent.cohort, agent.row, self.spec.mutation_sd, rng)
+                shake(agent.cohort, agent.row, self.spec.mutation_sd, rngs[birth.member])
             elif birth.kind == "rl_hp":
-                births[i] = self._move(agent, birth, rng)
+                births[i] = self._move(agent, birth, rngs[birth.member])
         return births
 
     def _change(self, kind: str, net_config: Any, rng: np.random.Generator) -> morph.Change | None:
@@ -168,7 +168,8 @@ class Evolution:
 
     def _move(self, agent: Any, birth: Birth, rng: np.random.Generator) -> Birth:
         """Change hyperparameters in the bank's columns."""
-        values = {name: agent.hyperparameters[name] for name in self.ranges}
+        present = agent.hyperparameters
+        values = {name: present[name] for name in self.ranges}
         if isinstance(self.spec, PbtSpec):
             moved = explored(self.spec, values, self.ranges, rng)
         else:

@@ -12,21 +12,21 @@ from agilerl_exp.models.evolution import MutationProbabilities
 from agilerl_exp.population.cohort import Cohort
 
 KINDS = {"none": "no_mut", "arch": "arch", "params": "params", "activation": "activation", "rl_hp": "rl_hp"}
-_SHARE, _STRONG, _RESET = (
-    0.1,
-    0.05,
-    0.1,
-)  # of the entries; of those: ten times the noise, up to here drawn anew
+_SHARE = 0.1  # of the entries
+_STRONG, _RESET = 0.05, 0.1  # of those: ten times the noise, up to here drawn anew
 _LARGEST = 1e6
 
 
-def draw_kind(probabilities: MutationProbabilities, rng: np.random.Generator, sure: bool = False) -> str:
-    """One of `KINDS`, by the relative weights; `sure` leaves out `none`."""
+def draw_kinds(
+    probabilities: MutationProbabilities, rng: np.random.Generator, pop: int, sure: bool = False
+) -> list[str]:
+    """One of `KINDS` for each of `pop` members, by the relative weights; `sure` leaves out `none`."""
     weights = np.array([getattr(probabilities, name) for name in KINDS.values()])
     weights[0] *= not sure
     if not weights.any():
-        return "none"
-    return list(KINDS)[rng.choice(len(weights), p=weights / weights.sum())]
+        return ["none"] * pop
+    names = list(KINDS)
+    return [names[k] for k in rng.choice(len(weights), pop, p=weights / weights.sum())]
 
 
 def shake(cohort: Cohort, row: int, sd: float, rng: np.random.Generator) -> None:
@@ -40,13 +40,12 @@ def shake(cohort: Cohort, row: int, sd: float, rng: np.random.Generator) -> None
     weights, targets = (cohort.by_net(cohort.bank.views(role))[name] for role in ("weights", "target"))
     for leaf, weight, target in zip(net.layout(), weights, targets, strict=True):
         if len(leaf.axes) > 1 and rng.random() < 0.5:
-            old = weight[row].cpu().numpy().astype(np.float64)
-            size = np.abs(old)
-            kind = rng.random(old.shape)
-            noise = rng.standard_normal(old.shape)
-            new = old + noise * np.where(kind < _STRONG, 10.0, sd) * size
+            value = weight[row].cpu().numpy()
+            taken = rng.random(value.shape, np.float32) < _SHARE
+            old = value[taken].astype(np.float64)
+            kind, noise = rng.random(old.shape), rng.standard_normal(old.shape)
+            new = old + noise * np.where(kind < _STRONG, 10.0, sd) * np.abs(old)
             new = np.where((kind >= _STRONG) & (kind < _RESET), noise, new)
-            taken = rng.random(old.shape) < _SHARE
-            value = np.where(taken, np.clip(new, -_LARGEST, _LARGEST), old)
-            weight[row] = torch.from_numpy(value.astype(np.float32))
+            value[taken] = np.clip(new, -_LARGEST, _LARGEST)
+            weight[row] = torch.from_numpy(value)
         target[row] = weight[row]

@@ -18,6 +18,8 @@ from agilerl_exp.models.network import Depth, Widths
 from agilerl_exp.networks.network import Leaf, Network
 
 Tensors = Sequence[np.ndarray]
+Option = tuple[str, dict[str, Any]]
+"""Kind of a change, and the new values of the fields, the first of which names it."""
 
 
 class Change(NamedTuple):
@@ -41,12 +43,12 @@ def draw(spec: Spec, rng: np.random.Generator, new_layer: float) -> Change | Non
     """
     depth, width = rng.random() < new_layer, list(_widths(spec))
     options = (list(_depths(spec)) or width) if depth else (width or list(_depths(spec)))
-    kinds = sorted({change.kind for change in options})
+    kinds = sorted({kind for kind, _ in options})
     if not kinds:
         return None
     kind = kinds[rng.integers(len(kinds))]
-    options = [change for change in options if change.kind == kind]
-    return options[rng.integers(len(options))]
+    same = [values for other, values in options if other == kind]
+    return _change(spec, kind, same[rng.integers(len(same))])
 
 
 def activation(spec: Spec, rng: np.random.Generator, names: Sequence[str]) -> Change | None:
@@ -82,7 +84,7 @@ def _change(spec: Spec, kind: str, values: Mapping[str, Any]) -> Change:
     return Change(kind, name, getattr(spec, name), values[name], spec.model_copy(update=dict(values)))
 
 
-def _widths(spec: Spec) -> Iterator[Change]:
+def _widths(spec: Spec) -> Iterator[Option]:
     for name, mark in _marks(spec, Widths):
         value, (low, high) = getattr(spec, name), (getattr(spec, mark.low), getattr(spec, mark.high))
         sizes = value if isinstance(value, list) else [value]
@@ -91,46 +93,44 @@ def _widths(spec: Spec) -> Iterator[Change]:
                 if low <= size + step <= high:
                     new = [*sizes[:i], size + step, *sizes[i + 1 :]]
                     kind = f"{'add' if step > 0 else 'remove'}_{mark.noun}"
-                    yield _change(spec, kind, {name: new if isinstance(value, list) else new[0]})
+                    yield kind, {name: new if isinstance(value, list) else new[0]}
 
 
-def _depths(spec: Spec) -> Iterator[Change]:
+def _depths(spec: Spec) -> Iterator[Option]:
     for name, mark in _marks(spec, Depth):
         value, lists = getattr(spec, name), {other: getattr(spec, other) for other, _ in mark.along}
         count = len(value) if isinstance(value, list) else value
         if count < getattr(spec, mark.high):
             more = [*value, value[-1]] if isinstance(value, list) else value + 1
             grown = {other: [*lists[other], entry] for other, entry in mark.along}
-            yield _change(spec, f"add_{mark.noun}", {name: more, **grown})
+            yield f"add_{mark.noun}", {name: more, **grown}
         if count > getattr(spec, mark.low):
             less = value[:-1] if isinstance(value, list) else value - 1
             cut = {other: entries[:-1] for other, entries in lists.items()}
-            yield _change(spec, f"remove_{mark.noun}", {name: less, **cut})
+            yield f"remove_{mark.noun}", {name: less, **cut}
 
 
 def carry(
-    old: Network, new: Network, roles: Mapping[str, Tensors], rng: np.random.Generator
-) -> dict[str, list[np.ndarray]]:
+    old: Network, new: Network, tensors: Sequence[np.ndarray], rng: np.random.Generator
+) -> list[np.ndarray]:
     """The tensors of one member of `old` as tensors of `new`.
 
     Args:
         old, new: the two architectures.
-        roles: `weights`, `target` and the optimizer's moments, each a tensor a leaf of `old`. Weights and target
-            start alike where they are new; moments of new entries are zero.
+        tensors: of each leaf of `old`, weights, targets and the optimizer's moments, stacked `(4, *shape)`. Weights and
+            targets start alike where they are new; moments of new entries are zero.
         rng: source of the new units' weights.
     """
-    before = {leaf.name: (leaf, k) for k, leaf in enumerate(old.layout())}
-    fresh = dict(zip((leaf.name for leaf in new.layout()), new.init_member(rng), strict=True))
-    stay = _staying(old, new, roles["weights"])
-    out: dict[str, list[np.ndarray]] = {role: [] for role in roles}
-    for leaf in new.layout():
+    before = {leaf.name: (leaf, trained) for leaf, trained in zip(old.layout(), tensors, strict=True)}
+    stay = _staying(old, new, [trained[0] for trained in tensors])
+    out = []
+    for leaf, fresh in zip(new.layout(), new.init_member(rng), strict=True):
         known = before.get(leaf.name)
-        start = fresh[leaf.name] if known is not None else new.inserted(leaf, fresh[leaf.name])
-        for role, tensors in roles.items():
-            value = start.copy() if role in ("weights", "target") else np.zeros(leaf.shape, np.float32)
-            if known is not None:
-                _keep(value, leaf, known[0], tensors[known[1]], stay)
-            out[role].append(value)
+        value = np.zeros((len(tensors[0]), *leaf.shape), np.float32)
+        value[:2] = new.inserted(leaf, fresh) if known is None else fresh
+        if known is not None:
+            _keep(value, leaf, *known, stay)
+        out.append(value)
     return out
 
 
@@ -152,20 +152,21 @@ def _staying(old: Network, new: Network, weights: Tensors) -> dict[str, np.ndarr
 def _keep(
     value: np.ndarray, leaf: Leaf, before: Leaf, trained: np.ndarray, stay: Mapping[str, np.ndarray]
 ) -> None:
-    """Write the kept part of a trained tensor; new entries of an input axis do not speak."""
-    source, target = [], []
-    for axis, ((group, size), (old_group, old_size)) in enumerate(zip(leaf.axes, before.axes, strict=True)):
-        count = min(size, old_size)
-        kept = np.arange(count)
+    """Write the kept part of trained tensors `(4, ...)`; new entries of an input axis do not speak."""
+    place = [slice(None)]
+    for axis, ((group, size), (old_group, old_size)) in enumerate(
+        zip(leaf.axes, before.axes, strict=True), 1
+    ):
+        count, start, lead = min(size, old_size), 0, (slice(None),) * axis
         if group is not None and group.startswith("kernel"):  # grows and shrinks around its centre
-            source.append(kept + (old_size - count) // 2)
-            target.append(kept + (size - count) // 2)
+            start = (size - count) // 2
+            cut = (old_size - count) // 2
+            trained = trained[(*lead, slice(cut, cut + count))]
+        elif size < old_size and group == old_group and group is not None and group in stay:
+            trained = trained.take(stay[group], axis)
         else:
-            leaving = size < old_size and group == old_group
-            source.append(stay.get(group or "", kept) if leaving else kept)
-            target.append(kept)
-        if axis in leaf.inputs and size > old_size:
-            silent = np.ones(size, bool)
-            silent[target[-1]] = False
-            value[(slice(None),) * axis + (silent,)] = 0.0
-    value[np.ix_(*target)] = trained[np.ix_(*source)]
+            trained = trained[(*lead, slice(count))]
+        if axis - 1 in leaf.inputs and size > old_size:
+            value[(*lead, slice(start))] = value[(*lead, slice(start + count, None))] = 0.0
+        place.append(slice(start, start + count))
+    value[tuple(place)] = trained

@@ -5,14 +5,14 @@ Must not know: what a network computes with the tensors, what is minimised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-ROLES = ("weights", "target", "grad", "moment1", "moment2")
 STATE = ("weights", "target", "moment1", "moment2")
 ADAM_BETA1, ADAM_BETA2, ADAM_EPS = 0.9, 0.999, 1e-8
 _PAD = 16  # floats: each tensor starts on a 64-byte line, and no vectorised kernel has a tail across tensors
@@ -27,15 +27,9 @@ class Bank:
         device: torch device of the matrices.
 
     Attributes:
-        weights, target, grad, moment1, moment2: `[P, n]` float32 matrices.
+        weights, target, grad, moment1, moment2: `[P, n]` float32 matrices; all but `grad` are parts of `state`.
         adam_step: `[P]` float32, number of optimizer steps of each member.
     """
-
-    weights: Tensor
-    target: Tensor
-    grad: Tensor
-    moment1: Tensor
-    moment2: Tensor
 
     def __init__(
         self, pop: int, shapes: Iterable[tuple[str, tuple[int, ...]]], device: str | torch.device = "cpu"
@@ -46,13 +40,15 @@ class Bank:
         for _, shape in self.shapes:
             self.offsets.append(offset)
             offset += -(-prod(shape) // _PAD) * _PAD
-        for role in ROLES:
-            setattr(self, role, torch.zeros(pop, offset, device=self.device))
+        # One block, so that one gather moves whole members.
+        self.state = torch.zeros(len(STATE), pop, offset, device=self.device)
+        self.weights, self.target, self.moment1, self.moment2 = self.state.unbind(0)
+        self.grad = torch.zeros(pop, offset, device=self.device)
         self.adam_step = torch.zeros(pop, device=self.device)
-        self._views = {role: self.split(getattr(self, role)) for role in ROLES}
-        self._rows = {role: list(getattr(self, role).unbind(0)) for role in (*STATE, "grad")}
-        self._steps = list(self.adam_step.unbind(0))
-        self._numpy = [view.numpy() for view in self._views["weights"]] if self.device.type == "cpu" else []
+        # Made when they are asked for: many cohorts live for a moment only.
+        self._views: dict[str, list[Tensor]] = {}
+        self._rows: dict[str, list[Tensor]] = {}
+        self._numpy: list[np.ndarray] = []
 
     @property
     def pop(self) -> int:
@@ -67,20 +63,31 @@ class Bank:
         ]
 
     def join(self, tensors: Sequence[np.ndarray]) -> Tensor:
-        """A row `[n]` of the tensors of one member: the inverse of `split`."""
-        row = torch.zeros(1, self.weights.shape[1])
-        for view, value in zip(self.split(row), tensors, strict=True):
-            view[0] = torch.from_numpy(value)
-        return row[0]
+        """The matrix `[R, n]` of tensors `(R, *shape)`: the inverse of `split`."""
+        matrix = torch.zeros(len(tensors[0]), self.weights.shape[1])
+        for view, value in zip(self.split(matrix), tensors, strict=True):
+            view[...] = torch.from_numpy(value)
+        return matrix
 
     def views(self, role: str) -> list[Tensor]:
         """Views `[P, *shape]` of each tensor of a role."""
+        if role not in self._views:
+            self._views[role] = self.split(getattr(self, role))
         return self._views[role]
+
+    def _row(self, role: str, members: Iterable[int]) -> list[Tensor]:
+        """Views `[n]` of the rows of some members."""
+        if role not in self._rows:
+            self._rows[role] = list(getattr(self, role).unbind(0))
+        rows = self._rows[role]
+        return [rows[i] for i in members]
 
     def numpy_weights(self, rows: np.ndarray | None) -> list[np.ndarray]:
         """Weights for acting: views of the bank for all rows (None), copies for some of them."""
+        if self.device.type != "cpu":
+            return [view.cpu().numpy() for view in self.views("weights")]
         if not self._numpy:
-            return [view.cpu().numpy() for view in self._views["weights"]]
+            self._numpy = [view.numpy() for view in self.views("weights")]
         return self._numpy if rows is None else [view[rows] for view in self._numpy]
 
     def set_member(self, row: int, tensors: Sequence[np.ndarray]) -> None:
@@ -103,13 +110,13 @@ class Bank:
             groups.setdefault(value, []).append(k)
         for value, ks in groups.items():
             members = [rows[k] for k in ks]
-            steps = [self._steps[i] for i in members]
+            steps = self._row("adam_step", members)
             torch._foreach_add_(steps, 1)
             torch._fused_adam_(
-                [self._rows["weights"][i] for i in members],
+                self._row("weights", members),
                 [grads[k] for k in ks],
-                [self._rows["moment1"][i] for i in members],
-                [self._rows["moment2"][i] for i in members],
+                self._row("moment1", members),
+                self._row("moment2", members),
                 [],
                 steps,
                 lr=value,
@@ -133,13 +140,30 @@ class Bank:
             self.target.lerp_(self.weights, float(tau[0]))
             return
         for i, value in zip(range(self.pop) if rows is None else rows.tolist(), tau.tolist(), strict=True):
-            self._rows["target"][i].lerp_(self._rows["weights"][i], value)
+            self.target[i].lerp_(self.weights[i], value)
 
     def sync_target(self, rows: Iterable[int]) -> None:
         """target <- weights for the members `rows`."""
         for i in rows:
-            self._rows["target"][i].copy_(self._rows["weights"][i])
+            self.target[i] = self.weights[i]
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """All matrices but the gradients, as `[P, n]` tensors."""
-        return {role: getattr(self, role) for role in STATE} | {"adam_step": self.adam_step}
+    def state_dict(self, rows: int | np.ndarray) -> dict[str, Tensor]:
+        """All that is kept of a member, `[4, n]` and `[]` (views), or of several, `[4, R, n]` and `[R]` (copies)."""
+        return {"state": self.state[:, rows], "adam_step": self.adam_step[rows]}
+
+    def load_state_dict(self, rows: int | np.ndarray, state: Mapping[str, Any]) -> None:
+        """Write into rows what `state_dict` gave."""
+        self.state[:, rows] = state["state"].to(self.device)
+        self.adam_step[rows] = state["adam_step"].to(self.device)
+
+
+def by_role(state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """The state of one member as arrays, for a file."""
+    roles = dict(zip(STATE, state["state"].cpu().numpy(), strict=True))
+    return roles | {"adam_step": state["adam_step"].cpu().numpy()}
+
+
+def from_roles(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The inverse of `by_role`."""
+    state = torch.from_numpy(np.stack([arrays[role] for role in STATE]))
+    return {"state": state, "adam_step": torch.as_tensor(arrays["adam_step"])}

@@ -22,7 +22,7 @@ from agilerl_exp.functional.schedules import linear_to
 from agilerl_exp.networks.morph import carry
 from agilerl_exp.networks.network import Network
 from agilerl_exp.networks.observation import ObservationCodec
-from agilerl_exp.population.bank import STATE, Bank
+from agilerl_exp.population.bank import Bank
 from agilerl_exp.population.native import TdStep
 
 COUNTERS = ("env_step", "update_step", "target_mark")
@@ -129,8 +129,9 @@ class Cohort:
         self.nets, self.codec, self.spec = dict(nets), codec, spec
         self.hyper = {name: np.array(column, np.float64) for name, column in hyper.items()}
         pop = len(next(iter(self.hyper.values())))
-        self._names = [(net, len(mlp.shapes())) for net, mlp in self.nets.items()]
-        shapes = [(f"{net}.{key}", shape) for net, mlp in self.nets.items() for key, shape in mlp.shapes()]
+        leaves = {name: net.shapes() for name, net in self.nets.items()}
+        self._names = [(name, len(own)) for name, own in leaves.items()]
+        shapes = [(f"{name}.{leaf}", shape) for name, own in leaves.items() for leaf, shape in own]
         self.bank = Bank(pop, shapes, device)
         scaled = spec.normalize_obs and codec.vector_width > 0  # images are from 0 to 1 already
         self.stats = RunningStats(pop, codec.vector_width) if scaled else None
@@ -298,7 +299,7 @@ class Cohort:
     def state_dict(self, rows: int | np.ndarray) -> dict[str, Any]:
         """All state of a member (views) or of several (copies, axis 0): bank, hyperparameters, statistics, counters."""
         return {
-            "bank": {name: value[rows] for name, value in self.bank.state_dict().items()},
+            "bank": self.bank.state_dict(rows),
             "stats": {name: x[rows] for name, x in self.stats.state_dict().items()} if self.stats else {},
             "hyper": {name: column[rows] for name, column in self.hyper.items()},
             "counters": {name: getattr(self, name)[rows] for name in COUNTERS},
@@ -306,8 +307,7 @@ class Cohort:
 
     def load_state_dict(self, rows: int | np.ndarray, state: Mapping[str, Any]) -> None:
         """Write into rows what `state_dict` gave."""
-        for name, matrix in self.bank.state_dict().items():
-            matrix[rows] = torch.as_tensor(state["bank"][name], device=matrix.device)
+        self.bank.load_state_dict(rows, state["bank"])
         for name, column in (self.stats.state_dict() if self.stats else {}).items():
             column[rows] = state["stats"][name]
         for name, value in state["hyper"].items():
@@ -318,10 +318,8 @@ class Cohort:
     def morphed(self, row: int, other: Cohort, rng: np.random.Generator) -> dict[str, Any]:
         """The state of member `row` as it would be with the architecture of `other` (see `morph.carry`)."""
         state = self.state_dict(row)
-        own = {role: self.by_net(self.bank.split(state["bank"][role].unsqueeze(0).cpu())) for role in STATE}
-        after: dict[str, list[np.ndarray]] = {role: [] for role in STATE}
+        own = self.by_net(self.bank.split(state["bank"]["state"].cpu()))
+        after = []
         for name, net in self.nets.items():
-            roles = {role: [x[0].numpy() for x in own[role][name]] for role in STATE}
-            for role, tensors in carry(net, other.nets[name], roles, rng).items():
-                after[role] += tensors
-        return state | {"bank": state["bank"] | {role: other.bank.join(after[role]) for role in STATE}}
+            after += carry(net, other.nets[name], [x.numpy() for x in own[name]], rng)
+        return state | {"bank": state["bank"] | {"state": other.bank.join(after)}}

@@ -66,17 +66,37 @@ class Population:
             hyper_parents: `(P,)` slots whose hyperparameters are taken; None: those of the parents.
             newcomers: by slot, an agent that goes on there in place of the parent.
         """
-        came: Sequence[Any] = [
-            (newcomers or {}).get(i, self.agents[parent]) for i, parent in enumerate(parents)
-        ]
+        newcomers = newcomers or {}
+        came = [newcomers.get(i, self.agents[parent]) for i, parent in enumerate(parents)]
+        for (
+            slot,
+            agent,
+        ) in newcomers.items():  # whoever is alone of its kind stays in the cohort that it brings
+            agent.cohort.slots = np.array([slot])
         clocks = [
             (agent.cohort.env_step[agent.row], agent.cohort.target_mark[agent.row]) for agent in self.agents
         ]
         hyper = {}
-        if hyper_parents is not None:
+        if hyper_parents is not None and (hyper_parents != parents).any():
             hyper = {name: self.column(name)[hyper_parents] for name in self.cohorts[0].hyper}
-        keys = {id(agent.cohort): agent.cohort_key() for agent in [*self.agents, *came]}
-        present = {(keys[id(c)], *c.slots): c for c in self.cohorts if id(c) in keys}
+        about = [(agent.spec, list(agent.fitness)) for agent in came]
+        seats = self._stack(came, [agent.cohort for agent in newcomers.values()])
+        for slot, agent in enumerate(self.agents):
+            (agent.cohort, agent.row), (agent.spec, agent.fitness) = seats[slot], about[slot]
+            agent.cohort.env_step[agent.row], agent.cohort.target_mark[agent.row] = clocks[slot]
+        for name, column in hyper.items():
+            self.set_column(name, column)
+
+    def _stack(self, came: Sequence[Any], brought: Sequence[Cohort]) -> dict[int, tuple[Cohort, int]]:
+        """Put the state of an agent for each slot into cohorts of equal key; returns cohort and row by slot.
+
+        A cohort that has the slots of a group already, here or among the `brought` ones, is taken as it is.
+        """
+        keys: dict[int, Any] = {}
+        for agent in [*self.agents, *came]:
+            if id(agent.cohort) not in keys:
+                keys[id(agent.cohort)] = agent.cohort_key()
+        present = {(keys[id(c)], *c.slots): c for c in [*brought, *self.cohorts] if id(c) in keys}
         groups: dict[Any, list[int]] = {}
         for slot, agent in enumerate(came):
             groups.setdefault(keys[id(agent.cohort)], []).append(slot)
@@ -90,12 +110,7 @@ class Population:
             moves += _gather(cohort, [(came[slot].cohort, came[slot].row) for slot in slots])
         for cohort, rows, state in moves:
             cohort.load_state_dict(rows, state)
-        about = [(agent.spec, list(agent.fitness)) for agent in came]
-        for slot, agent in enumerate(self.agents):
-            (agent.cohort, agent.row), (agent.spec, agent.fitness) = seats[slot], about[slot]
-            agent.cohort.env_step[agent.row], agent.cohort.target_mark[agent.row] = clocks[slot]
-        for name, column in hyper.items():
-            self.set_column(name, column)
+        return seats
 
     def load_state_dict(self, members: Mapping[str, Any]) -> None:
         """Restore every agent from its `state_dict`, by slot, and stack equal architectures."""

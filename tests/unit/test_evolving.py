@@ -10,7 +10,7 @@ from effects import effect
 from small import Watch, job, loop_of, metrics, ran, spec_of
 
 from agilerl_exp.errors import ConfigError, DivergenceError
-from agilerl_exp.evolution.mutation import draw_kind, shake
+from agilerl_exp.evolution.mutation import draw_kinds, shake
 from agilerl_exp.models.evolution import MultiFrequencySpec, MutationProbabilities, TournamentSpec
 from agilerl_exp.models.training import TrainingSpec
 from agilerl_exp.training.evolving import evolution_of
@@ -184,8 +184,8 @@ def kinds(**weights):
 def test_kinds_come_by_their_weights():
     spec = MutationProbabilities(no_mut=1, arch=2, params=3, activation=0, rl_hp=4)
     rng = np.random.default_rng(0)
-    drawn = Counter(draw_kind(spec, rng) for _ in range(4000))
-    sure = Counter(draw_kind(spec, rng, sure=True) for _ in range(4000))
+    drawn = Counter(draw_kinds(spec, rng, 4000))
+    sure = Counter(draw_kinds(spec, rng, 4000, sure=True))
     assert [drawn[kind] / 4000 for kind in KINDS.values()] == pytest.approx(
         [0.1, 0.2, 0.3, 0, 0.4], abs=0.025
     )

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import torch
 from effects import effect
+from nets import ROLES, carried
 
 from agilerl_exp.models.network import MlpSpec
 from agilerl_exp.networks import morph
 from agilerl_exp.networks.mlp import Mlp
 from agilerl_exp.networks.network import Network
-
-ROLES = ("weights", "target", "moment1", "moment2")
 
 
 def trained(net: Network, seed: int) -> dict[str, list[np.ndarray]]:
@@ -28,7 +27,7 @@ def outputs(net: Network, tensors: list[np.ndarray], x: np.ndarray) -> np.ndarra
 def moved(old: Network, new: Network, seed: int = 0) -> float:
     """Largest change of an output, relative to the largest output."""
     roles = trained(old, seed)
-    after = morph.carry(old, new, roles, np.random.default_rng(seed + 1))
+    after = carried(old, new, roles, np.random.default_rng(seed + 1))
     x = np.random.default_rng(2).normal(size=(64, old.in_width)).astype(np.float32)
     before, now = outputs(old, roles["weights"], x), outputs(new, after["weights"], x)
     return float(abs(before - now).max() / abs(before).max())
@@ -48,7 +47,7 @@ def test_layer_norm_and_tanh_move_it_and_by_how_much_can_be_told():
 def test_kept_units_keep_weights_and_moments_and_new_ones_have_none():
     old, new = Mlp(4, 3, (32, 16)), Mlp(4, 3, (48, 16))
     roles = trained(old, 0)
-    after = morph.carry(old, new, roles, np.random.default_rng(1))
+    after = carried(old, new, roles, np.random.default_rng(1))
     for role in ROLES:
         assert np.array_equal(after[role][0][:32], roles[role][0])
         assert np.array_equal(after[role][2][:, :32], roles[role][2])
@@ -64,7 +63,7 @@ def test_the_units_that_leave_are_those_that_the_next_layer_weighs_least():
     old, new = Mlp(4, 1, (4,)), Mlp(4, 1, (2,))
     roles = trained(old, 0)
     roles["weights"][2][...] = [[0.1, -3.0, 0.2, 1.0]]
-    after = morph.carry(old, new, roles, np.random.default_rng(0))
+    after = carried(old, new, roles, np.random.default_rng(0))
     for role in ROLES:
         assert np.array_equal(after[role][0], roles[role][0][[1, 3]])
         assert np.array_equal(after[role][2], roles[role][2][:, [1, 3]])
@@ -73,7 +72,7 @@ def test_the_units_that_leave_are_those_that_the_next_layer_weighs_least():
 def test_a_removed_layer_leaves_the_others_as_they_were():
     old, new = Mlp(4, 3, (32, 32)), Mlp(4, 3, (32,))
     roles = trained(old, 0)
-    after = morph.carry(old, new, roles, np.random.default_rng(0))
+    after = carried(old, new, roles, np.random.default_rng(0))
     assert np.array_equal(after["weights"][0], roles["weights"][0])
     assert np.array_equal(after["weights"][2], roles["weights"][4])
 
@@ -81,7 +80,7 @@ def test_a_removed_layer_leaves_the_others_as_they_were():
 def test_norms_of_kept_units_are_kept():
     old, new = Mlp(4, 3, (32,), layer_norm=True), Mlp(4, 3, (48,), layer_norm=True)
     roles = trained(old, 0)
-    after = morph.carry(old, new, roles, np.random.default_rng(0))
+    after = carried(old, new, roles, np.random.default_rng(0))
     assert np.array_equal(after["weights"][2], np.concatenate([roles["weights"][2], np.ones(16, np.float32)]))
 
 

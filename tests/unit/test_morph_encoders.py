@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 from effects import effect
-from nets import CASES, codec_of, random_inputs
+from nets import CASES, ROLES, carried, codec_of, random_inputs
 
 from agilerl_exp.models.network import CnnSpec, CustomSpec, SimbaSpec
 from agilerl_exp.networks import morph
 from agilerl_exp.networks.build import build, resolve
 
-ROLES = ("weights", "target", "moment1", "moment2")
 KINDS = {
     "simba": {"node", "block"},
     "cnn": {"layer", "node", "latent_node", "channel", "kernel", "conv_layer"},
@@ -64,7 +63,7 @@ def outputs(net, tensors):
 def moved(old, new) -> float:
     """Largest change of an output, relative to the largest output."""
     roles = trained(old)
-    after = morph.carry(old, new, roles, np.random.default_rng(1))
+    after = carried(old, new, roles, np.random.default_rng(1))
     before, now = outputs(old, roles["weights"]), outputs(new, after["weights"])
     return float(abs(before - now).max() / abs(before).max())
 
@@ -118,7 +117,7 @@ def test_draws_stay_in_bounds_and_every_network_runs(name):
         change = morph.draw(spec, rng, 0.4)
         new = net_of(name, change.spec)
         if step % 10 == 0:
-            after = morph.carry(old, new, trained(old), rng)
+            after = carried(old, new, trained(old), rng)
             assert np.isfinite(outputs(new, after["weights"])).all()
             assert [t.shape for t in after["moment1"]] == [shape for _, shape in new.shapes()]
         spec, old = change.spec, new
@@ -142,13 +141,13 @@ def test_a_kernel_grows_and_shrinks_around_its_centre():
     )
     nets = [net_of("cnn", spec) for spec in (small, large)]
     roles = trained(nets[0])
-    grown = morph.carry(nets[0], nets[1], roles, np.random.default_rng(0))
+    grown = carried(nets[0], nets[1], roles, np.random.default_rng(0))
     for role in ROLES:
         kernel = grown[role][0]
         assert np.array_equal(kernel[:, :, 1:4, 1:4], roles[role][0])
         assert np.abs(kernel).sum() == pytest.approx(np.abs(roles[role][0]).sum())
     roles = trained(nets[1])
-    shrunk = morph.carry(nets[1], nets[0], roles, np.random.default_rng(0))
+    shrunk = carried(nets[1], nets[0], roles, np.random.default_rng(0))
     for role in ROLES:
         assert np.array_equal(shrunk[role][0], roles[role][0][:, :, 1:4, 1:4])
         for kept, before in zip(shrunk[role][1:], roles[role][1:], strict=True):
@@ -165,23 +164,23 @@ def test_channels_that_leave_are_those_that_are_heard_least_and_moments_go_with_
     names = [leaf.name for leaf in old.layout()]
     latent = names.index("latent0.weight")
     roles["weights"][latent][:, [0, 2]] *= 1e-3
-    carried = morph.carry(old, new, roles, np.random.default_rng(0))
+    after = carried(old, new, roles, np.random.default_rng(0))
     for role in ROLES:
-        assert np.array_equal(carried[role][0], roles[role][0][[1, 3]])
-        assert np.array_equal(carried[role][1], roles[role][1][[1, 3]])
-        assert np.array_equal(carried[role][latent], roles[role][latent][:, [1, 3]])
+        assert np.array_equal(after[role][0], roles[role][0][[1, 3]])
+        assert np.array_equal(after[role][1], roles[role][1][[1, 3]])
+        assert np.array_equal(after[role][latent], roles[role][latent][:, [1, 3]])
 
 
 def test_latent_units_are_one_group_from_all_parts_to_the_head():
     spec = start_of("multi_input")
     old, new = net_of("multi_input", spec), net_of("multi_input", spec.model_copy(update={"latent_dim": 24}))
     roles = trained(old)
-    carried = morph.carry(old, new, roles, np.random.default_rng(0))
+    after = carried(old, new, roles, np.random.default_rng(0))
     shapes = dict(new.shapes())
     assert [shapes[f"latent{i}.weight"][0] for i in range(3)] == [24] * 3
     names = [leaf.name for leaf in new.layout()]
     heard, before = (
-        weights[names.index("head.0.weight")] for weights in (carried["weights"], roles["weights"])
+        weights[names.index("head.0.weight")] for weights in (after["weights"], roles["weights"])
     )
     assert np.array_equal(heard[:, :16], before) and not heard[:, 16:].any()
 
@@ -190,7 +189,7 @@ def test_latent_units_are_one_group_from_all_parts_to_the_head():
 def test_a_new_block_can_learn(name):
     spec = start_of(name)
     new = net_of(name, spec.model_copy(update={"blocks": 3}))
-    after = morph.carry(net_of(name, spec), new, trained(net_of(name, spec)), np.random.default_rng(0))
+    after = carried(net_of(name, spec), new, trained(net_of(name, spec)), np.random.default_rng(0))
     leaves = [torch.from_numpy(t)[None].requires_grad_() for t in after["weights"]]
     out = new.apply(leaves, torch.from_numpy(random_inputs(new, 1, 16)))
     grads = torch.autograd.grad((out**2).sum(), leaves)
@@ -212,9 +211,9 @@ def test_no_mutation_changes_a_module_of_the_user():
         old, spec = net_of("custom", spec), change.spec
         assert [leaf for leaf in new.layout() if leaf.name.startswith("trunk")] == own
     roles = trained(old)
-    carried = morph.carry(old, new, roles, rng)
+    after = carried(old, new, roles, rng)
     for role in ROLES:
-        for kept, before in zip(carried[role][:3], roles[role][:3], strict=True):
+        for kept, before in zip(after[role][:3], roles[role][:3], strict=True):
             assert np.array_equal(kept, before)
 
 

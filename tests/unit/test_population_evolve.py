@@ -79,7 +79,7 @@ def test_a_newcomer_of_another_architecture_gets_a_cohort_and_equal_ones_share_i
     )
     assert child.cohort.outputs("q", obs, np.array([child.row])) == pytest.approx(expected, rel=1e-5)
     assert child.steps == 1003
-    back = [cohort.state_dict(0)["bank"]["weights"].clone() for cohort in population.cohorts]
+    back = [cohort.state_dict(0)["bank"]["state"][0].clone() for cohort in population.cohorts]
     population.evolve(np.array([0, 1, 2, 2]))  # the only other one of its kind goes
     assert [cohort.slots.tolist() for cohort in population.cohorts] == [[0, 2, 3], [1]]
     for slot, weights in zip((0, 1), back, strict=True):
