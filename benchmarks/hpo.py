@@ -49,7 +49,7 @@ WIDTHS = [32, 64, 128, 256]
 NARROW = {"min_nodes": WIDTHS[0], "max_nodes": WIDTHS[-1]}
 
 
-class Over(Exception):
+class Over(Exception):  # noqa: N818  (it ends a run, and is no error)
     """The target is confirmed, or the budget spent."""
 
 
@@ -148,7 +148,9 @@ def finish(loop: OffPolicy, judge: Judge) -> None:
         loop.envs.close()
 
 
-def population(args, seed: int, pop: int, kind: type[Evolution] | None, *overrides: str, budget: float) -> Judge:
+def population(
+    args, seed: int, pop: int, kind: type[Evolution] | None, *overrides: str, budget: float
+) -> Judge:
     judge = Judge(budget)
     loop = build_loop(experiment(args, seed, pop, *overrides), judge)
     if kind is not None:
@@ -164,9 +166,7 @@ def trials(args, seed: int, smart: bool, budget: float) -> Judge:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler = optuna.samplers.TPESampler(seed=seed) if smart else optuna.samplers.RandomSampler(seed=seed)
-    pruner = (
-        optuna.pruners.HyperbandPruner(1, TRIAL // args.evo) if smart else optuna.pruners.NopPruner()
-    )
+    pruner = optuna.pruners.HyperbandPruner(1, TRIAL // args.evo) if smart else optuna.pruners.NopPruner()
     study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
     total = Judge(budget)
     while not total.hit and total.steps < budget:
@@ -211,7 +211,9 @@ def run_one(args: argparse.Namespace, method: str, seed: int) -> dict[str, Any]:
     drawn = "evolution.init=sample"
     long = [f"algo.lr={args.lr}", "training.max_steps=150000"]
     ours = {
-        "tournament4": lambda: population(args, seed, 4, None, drawn, "training.max_steps=100000", budget=args.cap),
+        "tournament4": lambda: population(
+            args, seed, 4, None, drawn, "training.max_steps=100000", budget=args.cap
+        ),
         "tournament8": lambda: population(args, seed, 8, None, drawn, *args.overrides, budget=args.cap),
         "shared8": lambda: population(
             args, seed, 8, None, drawn, "training.experience_sharing=true", *args.overrides, budget=args.cap
@@ -252,7 +254,9 @@ def table(rows: list[dict[str, Any]], cap: int, reference: str) -> None:
     hits = {method: sum(r["hit"] for r in rows if r["method"] == method) for method in steps}
     cpu = {method: np.median([r["cpu_s"] for r in rows if r["method"] == method]) for method in steps}
     rng = np.random.default_rng(0)
-    print(f"| method | solved | median env steps | mean | ratio to {reference} | CPU s |\n|---|---|---|---|---|---|")
+    print(
+        f"| method | solved | median env steps | mean | ratio to {reference} | CPU s |\n|---|---|---|---|---|---|"
+    )
     for method, own in steps.items():
         values = np.array(list(own.values()))
         both = [seed for seed in own if seed in steps.get(reference, {})]
@@ -269,16 +273,22 @@ def table(rows: list[dict[str, Any]], cap: int, reference: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("do", choices=["run", "table"])
     parser.add_argument("--methods", nargs="+", default=["tournament8"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--evo", type=int, default=5_000, help="env steps of an agent between two evaluations")
+    parser.add_argument(
+        "--evo", type=int, default=5_000, help="env steps of an agent between two evaluations"
+    )
     parser.add_argument("--cap", type=int, default=400_000)
     parser.add_argument("--lr", type=float, default=1e-5)
     parser.add_argument("--reference", default="tournament8", help="of the ratios in the table")
     parser.add_argument("--out", type=Path, default=Path("hpo.jsonl"))
-    parser.add_argument("overrides", nargs="*", default=[], metavar="SETTING", help="after --, for the tournaments")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="SETTING", help="after --, for the tournaments"
+    )
     args = parser.parse_args()
     if args.do == "table":
         table(read(args.out), args.cap, args.reference)

@@ -5,7 +5,7 @@ Must not know: how rows are stored, drawn or weighted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -60,3 +60,18 @@ class Batch:
     """float32: importance weight, 1 for uniform draws, 0 on padding."""
     one_step: Batch | None = None
     """The same rows seen as plain one-step transitions, where the buffer keeps them."""
+
+    def part(self, where: np.ndarray) -> Batch:
+        """The rows of some of the members, padded to the largest of their batches."""
+        width = int(np.count_nonzero(self.index[where] >= 0, axis=1).max())
+
+        def cut(tree: Tree) -> Tree:
+            if isinstance(tree, Batch):
+                return tree.part(where)
+            if isinstance(tree, dict):
+                return {key: cut(child) for key, child in tree.items()}
+            if isinstance(tree, tuple):
+                return tuple(map(cut, tree))
+            return None if tree is None else tree[where, :width]
+
+        return Batch(**{field.name: cut(getattr(self, field.name)) for field in fields(self)})

@@ -185,13 +185,9 @@ class Cohort:
             torch.from_numpy(batch.reward).to(device),
             torch.from_numpy(batch.discount).to(device),
             torch.from_numpy(batch.terminated).to(device),
-            torch.from_numpy(self._scale(batch, rows)).to(device),
+            torch.from_numpy(batch.weight / _rows_of(batch)[:, None]).to(device),
             mask,
         )
-
-    def _scale(self, batch: Any, rows: np.ndarray | None) -> np.ndarray:
-        own = self.hyper["batch_size"] if rows is None else self.hyper["batch_size"][rows]
-        return batch.weight / np.minimum(own, batch.weight.shape[1])[:, None].astype(np.float32)
 
     def update(self, maths: Maths, batch: Any, rows: np.ndarray | None = None) -> Outcome:
         """One gradient step of the members `rows` (None = all), each on its own rows of the batch."""
@@ -210,6 +206,7 @@ class Cohort:
         if self._native is None:
             self._native = maths.native(self.nets, self.bank, self.spec)
             assert self._native is not None  # the engine is chosen only where it is there
+        count = _rows_of(batch)
         arrays = {
             "obs": self.codec.encode(batch.obs),
             "next_obs": self.codec.encode(batch.next_obs),
@@ -217,13 +214,13 @@ class Cohort:
             "reward": batch.reward,
             "discount": batch.discount,
             "terminated": batch.terminated,
-            "scale": self._scale(batch, rows),
+            "scale": batch.weight / count[:, None],
             "next_mask": batch.next_mask,
         }
         scaling = None if self.stats is None else self.stats.scaling(slice(None), self.codec.width)
         polyak = self.spec.target_update_interval is None
         tau = self.hyper["tau"][chosen] if polyak else np.full(len(chosen), -1.0)
-        value, td_error, q = self._native(chosen, arrays, scaling, self.learning_rate(chosen), tau)
+        value, td_error, q = self._native(chosen, count, arrays, scaling, self.learning_rate(chosen), tau)
         return Outcome(value, td_error, {"q_value": q})
 
     def _update_torch(self, maths: Maths, batch: Any, rows: np.ndarray | None, chosen: np.ndarray) -> Outcome:
@@ -323,3 +320,8 @@ class Cohort:
         for name, net in self.nets.items():
             after += carry(net, other.nets[name], [x.numpy() for x in own[name]], rng)
         return state | {"bank": state["bank"] | {"state": other.bank.join(after)}}
+
+
+def _rows_of(batch: Any) -> np.ndarray:
+    """How many rows of a batch are not padding, `(R,)` float32."""
+    return np.count_nonzero(batch.index >= 0, axis=1).astype(np.float32)

@@ -1,6 +1,6 @@
-/* One gradient step of R members of a stacked ReLU action-value network, with or without LayerNorm: normalise, forward, TD target, backward, clip,
- * Adam, target mix. One member after another in a fixed order, so that the numbers of a member do not depend on who stands
- * beside it; vectors are element-wise only.
+/* One gradient step of R members of a stacked ReLU action-value network, with or without LayerNorm: normalise, forward,
+ * TD target, backward, clip, Adam, target mix. One member after another in a fixed order and over the rows of its own
+ * batch alone, so that the numbers of a member do not depend on who stands beside it; vectors are element-wise only.
  */
 #include <math.h>
 #include <stdint.h>
@@ -26,6 +26,7 @@ typedef int64_t i64;
 typedef struct {
     i64 members, batch, layers, row_length, norm; /* R, B, L, floats of a bank row, LayerNorm in hidden layers */
     const i64 *width, *offset, *rows;       /* L + 1 widths; where each tensor starts; R rows of the bank */
+    const i64 *count;                       /* (R) rows of each batch; those after them are padding */
     float *weights, *target, *moment1, *moment2, *adam_step, *grad; /* bank; grad is one row */
     const float *obs, *next_obs, *mean, *inverse; /* (R, B, D) both; (P, D) both, or null */
     const i64 *action;
@@ -175,12 +176,12 @@ static void backward(const Task *t, const float *w, i64 n, float *const *x, floa
     }
 }
 
-static void encode(const Task *t, i64 member, i64 row, const float *x, float *out) {
+static void encode(const Task *t, i64 member, i64 n, i64 row, const float *x, float *out) {
     const i64 width = t->width[0], wide = padded(width);
-    repack(t->batch, width, x + member * t->batch * width, width, out, wide);
+    repack(n, width, x + member * t->batch * width, width, out, wide);
     if (!t->mean) return;
     const float *mean = t->mean + row * width, *inverse = t->inverse + row * width, clip = (float)t->clip;
-    for (i64 i = 0; i < t->batch; i++)
+    for (i64 i = 0; i < n; i++)
         for (i64 d = 0; d < width; d++) {
             const float z = (out[i * wide + d] - mean[d]) * inverse[d];
             out[i * wide + d] = z < -clip ? -clip : z > clip ? clip : z;
@@ -198,12 +199,13 @@ static i64 best(const float *q, const uint8_t *mask, i64 A) {
 }
 
 /* Loss of member r; writes the gradient of its outputs to `above` (n, padded(A)). */
-static void head(const Task *t, i64 r, const float *q, const float *next_q, const float *chooser, float *above) {
+static void head(const Task *t, i64 r, i64 n, const float *q, const float *next_q, const float *chooser,
+                 float *above) {
     const i64 A = t->width[t->layers], wide = padded(A), B = t->batch;
     double total = 0, mean = 0;
-    i64 own = 0; /* padding has no scale */
-    memset(above, 0, B * wide * sizeof *above);
-    for (i64 i = 0; i < B; i++) {
+    memset(above, 0, n * wide * sizeof *above);
+    memset(t->td_error + r * B, 0, B * sizeof *t->td_error);
+    for (i64 i = 0; i < n; i++) {
         const i64 at = r * B + i, action = t->action[at];
         const uint8_t *mask = t->next_mask ? t->next_mask + at * A : 0;
         const float bootstrap = next_q[i * wide + best(chooser + i * wide, mask, A)];
@@ -211,12 +213,12 @@ static void head(const Task *t, i64 r, const float *q, const float *next_q, cons
         const float error = q[i * wide + action] - y, size = fabsf(error);
         const int outside = t->huber && size > 1;
         t->td_error[at] = error;
-        if (t->scale[at] > 0) mean += q[i * wide + action], own++;
+        mean += q[i * wide + action];
         total += t->scale[at] * (outside ? 2 * size - 1 : error * error);
         above[i * wide + action] = t->scale[at] * 2 * (outside ? copysignf(1, error) : error);
     }
     t->value[r] = (float)total;
-    t->q_value[r] = (float)(mean / own);
+    t->q_value[r] = (float)(mean / n);
 }
 
 static void clip(const Task *t) {
@@ -272,15 +274,15 @@ void td_update(const Task *t) {
     }
     float *above = take(&free, B * widest), *below = take(&free, B * widest);
     for (i64 r = 0; r < t->members; r++) {
-        const i64 row = t->rows[r];
+        const i64 row = t->rows[r], n = t->count[r];
         const float *w = t->weights + row * t->row_length;
-        encode(t, r, row, t->obs, x[0]);
-        encode(t, r, row, t->next_obs, next[0]);
-        forward(t, w, B, x, hat, inverse, free);
-        forward(t, t->target + row * t->row_length, B, next, lost, gone, free);
-        if (t->twice) forward(t, w, B, other, lost, gone, free);
-        head(t, r, x[L], next[L], t->twice ? other[L] : next[L], above);
-        backward(t, w, B, x, hat, inverse, above, below, free);
+        encode(t, r, n, row, t->obs, x[0]);
+        encode(t, r, n, row, t->next_obs, next[0]);
+        forward(t, w, n, x, hat, inverse, free);
+        forward(t, t->target + row * t->row_length, n, next, lost, gone, free);
+        if (t->twice) forward(t, w, n, other, lost, gone, free);
+        head(t, r, n, x[L], next[L], t->twice ? other[L] : next[L], above);
+        backward(t, w, n, x, hat, inverse, above, below, free);
         if (t->max_norm > 0) clip(t);
         adam(t, row, t->lr[r], t->tau[r]);
     }

@@ -24,7 +24,7 @@ WIDEST = 512  # beyond it a tuned BLAS is faster than plain loops
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno")
 _INTEGERS = ("members", "batch", "layers", "row_length", "norm")
 _POINTERS = (
-    *("width", "offset", "rows", "weights", "target", "moment1", "moment2", "adam_step", "grad"),
+    *("width", "offset", "rows", "count", "weights", "target", "moment1", "moment2", "adam_step", "grad"),
     *(
         "obs",
         "next_obs",
@@ -103,6 +103,7 @@ class TdStep:
     def __call__(
         self,
         rows: np.ndarray,
+        count: np.ndarray,
         batch: dict[str, Any],
         normalizer: tuple[np.ndarray, np.ndarray] | None,
         lr: np.ndarray,
@@ -112,6 +113,7 @@ class TdStep:
 
         Args:
             rows: int64 rows of the bank.
+            count: int64 (R,) rows of each batch; what comes after them is not read.
             batch: obs, next_obs float32 (R, B, D); action int64, reward, discount, terminated, scale float32
                 (R, B); next_mask uint8 (R, B, A) or None.
             normalizer: mean and inverse deviation of observations, float32 (P, D), or None.
@@ -124,7 +126,7 @@ class TdStep:
         shape = batch["reward"].shape
         task, small = self._task, self._small.get(shape) or self._shape(shape)
         small.enter(task)
-        small.rows[:], small.lr[:], small.tau[:] = rows, lr, tau
+        small.rows[:], small.count[:], small.lr[:], small.tau[:] = rows, count, lr, tau
         kept = []  # until the call returns: copies of views that are not dense
         arrays = {**batch, "mean": None, "inverse": None}
         if normalizer is not None:
@@ -151,10 +153,11 @@ class _Small:
 
     def __init__(self, shape: tuple[int, int]):
         self.shape = shape
-        self.rows, self.lr, self.tau = np.zeros(shape[0], np.int64), np.zeros(shape[0]), np.zeros(shape[0])
+        self.rows, self.count = np.zeros(shape[0], np.int64), np.zeros(shape[0], np.int64)
+        self.lr, self.tau = np.zeros(shape[0]), np.zeros(shape[0])
         self.value, self.q_value = np.zeros(shape[0], np.float32), np.zeros(shape[0], np.float32)
         self.td_error = np.zeros(shape, np.float32)
-        names = ("rows", "lr", "tau", "value", "td_error", "q_value")
+        names = ("rows", "count", "lr", "tau", "value", "td_error", "q_value")
         self._addresses = [(name, getattr(self, name).ctypes.data) for name in names]
 
     def enter(self, task: _Task) -> None:

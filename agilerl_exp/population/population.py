@@ -124,14 +124,17 @@ class Population:
         Yields:
             The cohort, its rows (None = all of them), and their positions in `members`.
         """
-        if len(self.cohorts) == 1 and len(members) == len(self.agents):
-            yield self.cohorts[0], None, self._everyone
+        if len(members) == len(self.agents):
+            for cohort in self.cohorts:
+                yield cohort, None, cohort.slots
             return
+        chosen = np.zeros(len(self.agents), bool)
+        chosen[members] = True
+        place = np.cumsum(chosen) - 1
         for cohort in self.cohorts:
-            inside = np.isin(cohort.slots, members)
+            inside = chosen[cohort.slots]
             if inside.any():
-                where = np.searchsorted(members, cohort.slots[inside])
-                yield cohort, None if inside.all() else np.flatnonzero(inside), where
+                yield cohort, None if inside.all() else np.flatnonzero(inside), place[cohort.slots[inside]]
 
     @property
     def finite(self) -> np.ndarray:

@@ -221,22 +221,22 @@ class OffPolicy:
 
     def update(self, members: np.ndarray, batch_size: np.ndarray, beta: np.ndarray) -> None:
         """One gradient step of the members, each on a batch of its own; arguments (R,)."""
-        draws = self.streams.stream("replay")
+        gamma = self.population.column("gamma")[members]
+        draws = self.streams.stream("replay").of(members)
+        batch = self.buffer.sample(batch_size, draws, members=members, gamma=gamma, beta=beta)
+        value, td_error = np.zeros(len(members)), np.zeros(batch.weight.shape, np.float32)
+        metrics: dict[str, np.ndarray] = {}
         for cohort, rows, where in self.population.parts(members):
-            who = members[where]
-            gamma = cohort.hyper["gamma"] if rows is None else cohort.hyper["gamma"][rows]
-            batch = self.buffer.sample(
-                batch_size[where], draws.of(who), members=who, gamma=gamma, beta=beta[where]
-            )
-            loss = cohort.update(self.agent, batch, rows)
-            good = np.isfinite(loss.value)
-            if good.all():
-                self.buffer.update_priorities(batch.index, loss.td_error, who)
-                self.meter.update(who, loss.value, loss.metrics)
-                continue
-            self._freeze(who[~good])
-            self.buffer.update_priorities(batch.index[good], loss.td_error[good], who[good])
-            self.meter.update(who[good], loss.value[good], {k: v[good] for k, v in loss.metrics.items()})
+            part = batch if len(where) == len(members) else batch.part(where)
+            loss = cohort.update(self.agent, part, rows)
+            value[where], td_error[where, : part.weight.shape[1]] = loss.value, loss.td_error
+            for name, own in loss.metrics.items():
+                metrics.setdefault(name, np.zeros(len(members)))[where] = own
+        good = np.isfinite(value)
+        if not good.all():
+            self._freeze(members[~good])
+        self.buffer.update_priorities(batch.index[good], td_error[good], members[good])
+        self.meter.update(members[good], value[good], {name: own[good] for name, own in metrics.items()})
 
     def _freeze(self, members: np.ndarray) -> None:
         """Let members with a loss that is not finite learn no more, where evolution will replace them."""

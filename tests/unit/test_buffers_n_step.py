@@ -194,3 +194,22 @@ def test_windows_refuse_another_number_of_envs():
     buffer = feed(ReplayBuffer(9, n_step=2), [[1]])
     with pytest.raises(ValueError, match="num_envs=2"):
         feed(buffer, [[1], [1]])
+
+
+def test_a_part_of_a_batch_is_what_its_members_drew():
+    buffer, rng = ReplayBuffer(16, n_step=2, keep_one_step=True, alpha=0.5), np.random.default_rng(0)
+    for step in range(6):
+        obs = {"a": rng.random((3, 1, 2)).astype(np.float32), "b": (np.full((3, 1), step),)}
+        flags = np.zeros((3, 1), bool)
+        buffer.add(Transition(obs, flags.astype(np.int64), rng.random((3, 1)), flags, flags, obs))
+    sizes = np.array([2, 5, 3])
+    batch = buffer.sample(sizes, np.random.default_rng(1))
+    part = batch.part(np.array([0, 2]))
+    assert part.reward.shape == (2, 3) and part.index[0, 2] == -1 and (part.index[1] >= 0).all()
+    for member, row in ((0, 0), (2, 1)):
+        for ours, whole in ((part, batch), (part.one_step, batch.one_step)):
+            for name in ("action", "reward", "terminated", "discount", "index", "weight"):
+                assert np.array_equal(getattr(ours, name)[row], getattr(whole, name)[member, :3])
+            for tree, original in ((ours.obs, whole.obs), (ours.next_obs, whole.next_obs)):
+                assert np.array_equal(tree["a"][row], original["a"][member, :3])
+                assert np.array_equal(tree["b"][0][row], original["b"][0][member, :3])
