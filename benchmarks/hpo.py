@@ -251,7 +251,7 @@ def table(rows: list[dict[str, Any]], cap: int, reference: str) -> None:
     steps: dict[str, dict[int, int]] = {}
     for row in rows:
         steps.setdefault(row["method"], {})[row["seed"]] = min(cap, row["env_steps"]) if row["hit"] else cap
-    hits = {method: sum(r["hit"] for r in rows if r["method"] == method) for method in steps}
+    hits = {m: sum(r["hit"] and r["env_steps"] <= cap for r in rows if r["method"] == m) for m in steps}
     cpu = {method: np.median([r["cpu_s"] for r in rows if r["method"] == method]) for method in steps}
     rng = np.random.default_rng(0)
     print(

@@ -24,11 +24,15 @@ class Leaf(NamedTuple):
     """Columns [start, stop) of the block of `kind`, holding one array of `shape`."""
 
     path: tuple[Any, ...]
-    """The field, then what leads to the array: strings into dicts, integers into tuples."""
+    """The field, then what leads to the array: keys into dicts, a `_Place` into tuples."""
     kind: str
     start: int
     stop: int
     shape: tuple[int, ...]
+
+
+class _Place(int):
+    """A place in a tuple; an integer may be the key of a dict."""
 
 
 Fields = list[Leaf]
@@ -58,18 +62,21 @@ def plan(example: dict[str, Tree], widths: dict[str, int]) -> Fields:
 def _arrays(tree: Tree, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], np.ndarray]]:
     """Each array of a tree, after what leads to it."""
     if isinstance(tree, dict | tuple):
-        for key, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        pairs = (
+            tree.items() if isinstance(tree, dict) else ((_Place(i), child) for i, child in enumerate(tree))
+        )
+        for key, child in pairs:
             yield from _arrays(child, (*path, key))
     else:
         yield path, tree
 
 
 def _nest(parts: Any) -> Tree:
-    """The tree again, from nested dicts with integer keys where tuples were."""
+    """The tree again, from nested dicts with places for keys where tuples were."""
     if not isinstance(parts, dict):
         return parts
     children = {key: _nest(child) for key, child in parts.items()}
-    return tuple(children.values()) if 0 in children else children
+    return tuple(children.values()) if any(isinstance(key, _Place) for key in children) else children
 
 
 def _widths(fields: Fields) -> dict[str, int]:

@@ -79,6 +79,8 @@ class MemberEnvs:
     ) -> None:
         """Adapt a vector environment; nothing is reset yet."""
         self._env = vector_env
+        self.time_limit: int | None = getattr(vector_env.spec, "max_episode_steps", None)
+        """Env steps of an episode that the environment's registration declares."""
         self._next_step = _autoreset(vector_env) is AutoresetMode.NEXT_STEP
         self._copies = isinstance(vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self._seeds = None if seeds is None else [int(seed) for seed in seeds]

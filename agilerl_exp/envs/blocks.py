@@ -24,6 +24,13 @@ class Blocks:
 
     def __init__(self, blocks: Sequence[MemberEnvs]) -> None:
         self.blocks = list(blocks)
+        for i, block in enumerate(self.blocks):
+            for name in ("num_envs", "observation_space", "action_space"):
+                first, own = getattr(self.blocks[0], name), getattr(block, name)
+                if own != first:
+                    raise ConfigError(
+                        f"env({i}): {name} is {own}, that of env(0) {first}; give all members the same"
+                    )
         self.num_envs = self.blocks[0].num_envs
         self.observation_space = self.blocks[0].observation_space
         self.action_space = self.blocks[0].action_space

@@ -57,11 +57,15 @@ class Evaluator:
     def refuse_endless(self) -> None:
         """Try whether an episode ends under the first legal action all along, as a policy may act.
 
+        An environment that declares a time limit is not tried.
+
         Raises:
             ConfigError: no cap, and it passes 100,000 steps.
             EnvError: the environment failed.
         """
         with closing(self.make(0, 0, 1)) as block:
+            if block.time_limit is not None:
+                return
             still = np.zeros((1, block.num_envs), np.int64)
             play(lambda _, mask: still if mask is None else mask.argmax(-1), [block], 1, self.max_steps)
 
@@ -76,7 +80,7 @@ def evaluator_of(
     """The evaluator of a library user: from `eval_env`, from `env` when it is callable, or from its registered id.
 
     Raises:
-        ConfigError: `env` is a VectorEnv without a spec, and no `eval_env` is given.
+        ConfigError: `env` is a VectorEnv without a spec, and no `eval_env` is given; or an episode may never end.
     """
     make = eval_env or (None if isinstance(env, VectorEnv) else env)
     if make is None:
@@ -88,7 +92,10 @@ def evaluator_of(
             return made
         return MemberEnvs(made, seeds(member, made.num_envs, "eval", generation), member)
 
-    return Evaluator(block, training.eval_loop, training.eval_steps)
+    evaluator = Evaluator(block, training.eval_loop, training.eval_steps)
+    if training.eval_steps is None:
+        evaluator.refuse_endless()
+    return evaluator
 
 
 def _same_id(env: VectorEnv, env_name: str) -> Callable[[int], VectorEnv]:

@@ -51,7 +51,7 @@ def train_off_policy(  # noqa: PLR0913  (what a user may replace, by name)
         The agents and, of each, the score of its last evaluation; nothing happens to an agent after it.
 
     Raises:
-        ConfigError: agents, environments, memory and training do not fit together.
+        ConfigError: agents, environments, memory and training do not fit together, or an episode may never end.
         DivergenceError: a loss is not finite.
         EnvError: an environment failed.
     """

@@ -39,7 +39,9 @@ def experience() -> ReplayBuffer:
     for _ in range(64):
         obs, next_obs = rng.normal(size=(2, 2, 1, 3)).astype(np.float32)
         flags = np.zeros((2, 1), bool)
-        buffer.add(Transition(obs, rng.integers(0, 2, (2, 1)), rng.normal(size=(2, 1)), flags, flags, next_obs))
+        buffer.add(
+            Transition(obs, rng.integers(0, 2, (2, 1)), rng.normal(size=(2, 1)), flags, flags, next_obs)
+        )
     return buffer
 
 
@@ -52,7 +54,9 @@ def test_b48_every_tensor_is_trained_after_every_kind_of_mutation(kind):
     members, evolution, buffer = population(), evolution_by(kind), experience()
     rng = np.random.default_rng(1)
     for generation in range(1, 21):
-        evolution.step(members, np.array([1.0, 0.0]), generation, lambda slot: np.zeros((1, 4, 3), np.float32))
+        evolution.step(
+            members, np.array([1.0, 0.0]), generation, lambda slot: np.zeros((1, 4, 3), np.float32)
+        )
         child = members.agents[1].clone()
         for agent in (*members.agents, child):
             agent.cohort.hyper["lr"][:] = 1e-2

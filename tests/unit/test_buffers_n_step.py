@@ -213,3 +213,12 @@ def test_a_part_of_a_batch_is_what_its_members_drew():
             for tree, original in ((ours.obs, whole.obs), (ours.next_obs, whole.next_obs)):
                 assert np.array_equal(tree["a"][row], original["a"][member, :3])
                 assert np.array_equal(tree["b"][0][row], original["b"][0][member, :3])
+
+
+def test_dicts_may_have_integers_for_keys():
+    buffer = ReplayBuffer(4)
+    flags, obs = np.zeros((1, 1), bool), {0: np.ones((1, 1, 2), np.float32), 3: (np.full((1, 1), 7),)}
+    buffer.add(Transition(obs, flags.astype(np.int64), flags.astype(np.float32), flags, flags, obs))
+    back = buffer.sample(1, np.random.default_rng(0)).next_obs
+    assert list(back) == [0, 3] and back[0].tolist() == [[[1, 1]]]
+    assert isinstance(back[3], tuple) and back[3][0].tolist() == [[7]]

@@ -153,6 +153,24 @@ def test_copies_that_cannot_be_divided_are_refused():
         train(env, build(dqn(), env, 2), eval_env=seeded)
 
 
+def test_members_with_unlike_environments_are_refused():
+    def make(member):
+        return cartpole(2 + member)
+
+    with pytest.raises(ConfigError, match=r"env\(1\): num_envs is 3, that of env\(0\) 2"):
+        train(make, build(dqn(), cartpole(2), 2))
+
+
+def test_an_episode_that_may_never_end_is_refused_before_training():
+    def make(member):
+        return SyncVectorEnv([lambda: Steps()])
+
+    pop = build(dqn(), make(0), 1)
+    with pytest.raises(ConfigError, match="eval_steps"):
+        train(make, pop, eval_steps=None)
+    assert pop[0].steps == 0
+
+
 def test_a_vector_env_that_cannot_be_made_again_needs_an_eval_env():
     env = cartpole(2)
     env.spec = None
