@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,20 +15,20 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
+from agilerl_exp.algorithms.saved import SavedAgent
 from agilerl_exp.envs import MemberEnvs, leaves, play, walk
-from agilerl_exp.errors import CheckpointError, ConfigError
+from agilerl_exp.errors import ConfigError
 from agilerl_exp.models.base import tunables
 from agilerl_exp.networks.build import resolve
 from agilerl_exp.networks.network import Network
 from agilerl_exp.networks.observation import ObservationCodec
-from agilerl_exp.population.bank import Bank, by_role, from_roles
+from agilerl_exp.population.bank import Bank
 from agilerl_exp.population.cohort import Cohort, Loss, Minibatch, Params
 from agilerl_exp.population.native import TdStep
-from agilerl_exp.run.checkpoint import agent_state, read_checkpoint, write_directory
 from agilerl_exp.run.random import Streams
 
 
-class RLAlgorithm:
+class RLAlgorithm(SavedAgent):
     """One agent.
 
     Args:
@@ -140,9 +139,11 @@ class RLAlgorithm:
         return int(self.cohort.update_step[self.row])
 
     @property
-    def hyperparameters(self) -> dict[str, float]:
-        """Present values of the Tunable hyperparameters."""
-        return {name: float(column[self.row]) for name, column in self.cohort.hyper.items()}
+    def hyperparameters(self) -> dict[str, float | int]:
+        """Present values of the Tunable hyperparameters, integers where the spec has integers."""
+        whole = {name for name, field in type(self.spec).model_fields.items() if field.annotation is int}
+        values = {name: float(column[self.row]) for name, column in self.cohort.hyper.items()}
+        return {name: int(value) if name in whole else value for name, value in values.items()}
 
     def networks_as_modules(self) -> dict[str, torch.nn.Module]:
         """Ordinary modules whose parameters view this agent's row; clone a state_dict before saving it.
@@ -268,65 +269,6 @@ class RLAlgorithm:
         spec = self.spec.model_copy(update={"net_config": net_config})
         spaces = self.observation_space, self.action_space
         return type(self)(spec, *spaces, self.index, self.cohort.bank.device, self.seed)
-
-    def save_checkpoint(self, path: str | Path) -> None:
-        """Write the agent as a directory (weights, targets, moments, hyperparameters, statistics, counters)."""
-        write_directory(Path(path), {"agent": self.state_dict()}, {"kind": "agent"})
-
-    def load_checkpoint(self, path: str | Path) -> None:
-        """Load an agent directory, or member `index` of a `step-N` directory.
-
-        Raises:
-            CheckpointError: the directory is damaged, holds no such member, or another architecture.
-        """
-        content, _ = read_checkpoint(Path(path), parts={"policy"})
-        try:
-            self.load_state_dict(agent_state(content, self.index))
-        except CheckpointError as error:
-            raise CheckpointError(f"{path}: {error}") from None
-
-    def state_dict(self) -> dict[str, Any]:
-        """All state of the agent: arrays by role, hyperparameters, counters, fitness, the architecture."""
-        state = self.cohort.state_dict(self.row)
-        return {
-            "algorithm": type(self).__name__,
-            "architecture": self._architecture(),
-            "net_config": self._net_config(),
-            "fitness": list(self.fitness),
-            **state | {"bank": by_role(state["bank"])},
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave; the agent takes over its architecture.
-
-        Raises:
-            CheckpointError: it belongs to another algorithm or other spaces.
-        """
-        evolved = state["net_config"] != self._net_config()
-        try:
-            twin = (
-                self._blank(type(self.spec)(net_config=state["net_config"]).net_config) if evolved else self
-            )
-        except ValueError as error:
-            raise CheckpointError(f"net_config {state['net_config']} is no network: {error}") from None
-        own = twin._architecture()
-        if state["algorithm"] != type(self).__name__ or state["architecture"] != own:
-            raise CheckpointError(
-                f"the checkpoint holds {state['algorithm']} {state['architecture']}, "
-                f"this agent is {type(self).__name__} {own}; build it from the same spec and spaces"
-            )
-        if evolved:
-            self.spec, self.cohort, self.row = twin.spec, twin.cohort, twin.row
-        self.cohort.load_state_dict(self.row, {**state, "bank": from_roles(state["bank"])})
-        self.fitness = [float(x) for x in state["fitness"]]
-
-    def _net_config(self) -> Any:
-        net_config = getattr(self.spec, "net_config", None)
-        return None if net_config is None else net_config.model_dump(mode="json")
-
-    def _architecture(self) -> dict[str, Any]:
-        nets = {name: repr(net) for name, net in self.cohort.nets.items()}
-        return {**nets, "normalize_obs": self.cohort.stats is not None}
 
     def cohort_key(self) -> tuple[Any, ...]:
         """Agents of equal key may share a cohort: same maths, architectures and Static fields."""

@@ -34,7 +34,7 @@ class MutationProbabilities(Spec):
     activation: Weight = 0
     """Another activation function."""
     rl_hp: Weight = 0.2
-    """A move of one hyperparameter."""
+    """A move of hyperparameters."""
 
     @model_validator(mode="after")
     def _some_kind(self) -> MutationProbabilities:

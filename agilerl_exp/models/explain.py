@@ -84,6 +84,8 @@ def _text(path: str, entry: Any, cause: object) -> str:
 
 def nearest(path: str, known: Collection[str]) -> str:
     """Look for the same name elsewhere in the tree first, then beside the misspelt key, then everywhere."""
+    if path in known:
+        return "; it belongs to another option of its group than the one that is chosen"
     folder, _, leaf = path.rpartition(".")
     # The entries of a list share one spec: their numbers are no part of a known path.
     group = ".".join(part for part in folder.split(".") if not part.isdigit())

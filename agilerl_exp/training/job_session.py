@@ -206,13 +206,18 @@ class JobSession(Session):
 
 
 def _told(birth: Any) -> str:
-    """A birth in a few words: `3<-1 lr 0.001 -> 0.0021`."""
+    """A birth in a few words: `3<-1 lr 0.001 -> 0.0021`; several changes in parentheses."""
     source = "" if birth.parent == birth.member else f"<-{birth.parent}"
-    change = birth.name or {"none": "", "params": "weights", "rl_hp": "hyperparameters"}[birth.kind]
+    change = {"none": "", "params": "weights"}.get(birth.kind, "")
     if birth.name is not None:
-        old, new = (f"{x:.4g}" if isinstance(x, float) else str(x) for x in (birth.old, birth.new))
-        change += f" {old} -> {new}"
+        change = _moved(birth.name, birth.old, birth.new)
+    elif isinstance(birth.new, dict):
+        change = f"({', '.join(_moved(name, birth.old[name], new) for name, new in birth.new.items())})"
     return f"{birth.member}{source} {change}".strip()
+
+
+def _moved(name: str, *values: Any) -> str:
+    return f"{name} " + " -> ".join(f"{x:.4g}" if isinstance(x, float) else str(x) for x in values)
 
 
 def _stacking(loop: Any) -> dict[str, Any]:

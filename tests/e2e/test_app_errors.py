@@ -33,6 +33,13 @@ MISTAKES = [
     (["buffer=perr"], [f"buffer=perr: no such option; did you mean buffer=per? {HAVE}"]),
     (["training.pop_size=${env.id}"], ["training.pop_size=CartPole-v1: input should be a valid integer"]),
     (["algo.lr=${nope}"], ["algo.lr: Interpolation key 'nope' not found"]),
+    (
+        ["evolution=none", "evolution.tournament_size=3"],
+        [
+            "evolution.tournament_size: no such setting; it belongs to another option of its group than the one "
+            "that is chosen"
+        ],
+    ),
     (["pop_size=3"], ["pop_size: no such setting; did you mean training.pop_size?"]),
     (["training/explor=linear"], ["training/explor: no such setting; did you mean training/exploration?"]),
     (["algo.lr=[1"], ["algo.lr=[1: cannot be read"]),

@@ -21,14 +21,18 @@ def rng(seed=0):
 def test_ten_thousand_mutations_stay_inside_and_keep_their_type():
     values, ranges, source = {"lr": 1e-3, "batch_size": 32, "learn_step": 4}, {}, rng()
     ranges = {"lr": LR, "batch_size": BATCH, "learn_step": STEP}
+    moves = []
     for _ in range(10_000):
         new = mutated(values, ranges, source)
-        ((name, value),) = new.items()
-        assert ranges[name].low <= value <= ranges[name].high
-        assert value != values[name] or not ranges[name].integer
+        moves.append(len(new))
+        for name, value in new.items():
+            assert ranges[name].low <= value <= ranges[name].high
+            assert value != values[name] or not ranges[name].integer
         values |= new
         assert type(values["batch_size"]) is int and type(values["learn_step"]) is int
         json.dumps(values)
+    # each with probability 1/2, and one where none would move: 4/8, 3/8, 1/8
+    assert [moves.count(k) / 10_000 for k in range(4)] == pytest.approx([0, 4 / 8, 3 / 8, 1 / 8], abs=0.02)
 
 
 @pytest.mark.parametrize(("within", "value", "u"), [(LR, 1e-3, log), (GAMMA, 0.99, lambda x: log(1 - x))])

@@ -270,6 +270,17 @@ def test_a_seed_of_its_own_changes_selection_alone():
     assert lines[0] == lines[1] != lines[2]
 
 
+def test_integers_are_shown_as_integers(tmp_path):
+    folder = job(tmp_path, POP | {"evolution": {"name": "pbt"}})
+    rows = metrics(folder, "train")
+    values = [row[name] for row in rows for name in ("batch_size", "learn_step")]
+    for row in lineage(folder):
+        for tree in (row["old"], row["new"]):
+            if isinstance(tree, dict):
+                values += [tree[name] for name in ("batch_size", "learn_step") if name in tree]
+    assert values and all(type(value) is int for value in values)
+
+
 def test_every_member_founds_a_line(tmp_path):
     rows = lineage(job(tmp_path, POP))
     founders = rows[:4]
