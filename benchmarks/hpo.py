@@ -1,19 +1,20 @@
-"""Env steps until CartPole-v1 is solved with hyperparameters that nobody chose: evolution beside other ways to tune.
+"""Env steps until a task is solved with hyperparameters that nobody chose: evolution beside other ways to tune.
 
 All methods tune the same learner (DQN of the shipped config, buffer per_n_step with 3 steps, one 64x64 network where
-the width is not drawn) in the same space: each Tunable hyperparameter over its range, and the width. Every env step
-counts: training, evaluation, all members, all trials. Each agent is evaluated every `--evo` env steps of its own, on
-4 episodes; a mean of 475 on these and on 16 more is confirmed on 100 fresh ones, and all of them count. No agent is
-confirmed before its 2,000th step. A run that needs more than `--cap` steps is censored there.
+the width is not drawn) in the same space: each Tunable hyperparameter over its range, or with `--wide` over ranges in
+which most values fail, and the width. Every env step counts: training, evaluation, all members, all trials. Each agent
+is evaluated every `--evo` env steps of its own, on 4 episodes; a mean at the task's target on these and on 16 more is
+confirmed on 100 fresh ones, and all of them count. No agent is confirmed before its 2,000th step. A run that needs
+more than the task's cap is censored there.
 
     python benchmarks/hpo.py run --methods tournament8 random --seeds 0 1 2 3 4 --out hpo.jsonl   # resumable
     python benchmarks/hpo.py table --out hpo.jsonl
     python benchmarks/hpo.py run --methods static rescue --lr 1e-5 --seeds 0 1 2 3 4 --out rescue.jsonl
 
-`random`, `optuna`: trials of one agent after another, at most 50,000 training steps each, drawn uniformly, or by TPE
-with Hyperband pruning. `pbt`: truncation selection. `lucky`: 8 drawn agents, nothing selected or mutated. `shuffled`:
-`tournament8` with the scores of other members. `static`, `rescue`: 8 agents that all start with `--lr` and the shipped
-values, up to 150,000 env steps a member, without and with evolution.
+`random`, `optuna`: trials of one agent after another, of a limited number of training steps each, drawn uniformly, or
+by TPE with Hyperband pruning. `pbt`: truncation selection. `lucky`: drawn agents, nothing selected or mutated.
+`shuffled`: `tournament8` with the scores of other members. `static`, `rescue`: 8 agents that all start with `--lr`
+and the shipped values, up to 150,000 env steps a member, without and with evolution.
 """
 
 from __future__ import annotations
@@ -44,7 +45,16 @@ from agilerl_exp.training.run import build_loop  # noqa: E402
 from agilerl_exp.training.session import Session  # noqa: E402
 
 torch.set_num_threads(1)
-TARGET, TRIAL, FEW, MORE, CONFIRM, EARLIEST = 475.0, 50_000, 4, 16, 100, 2_000
+FEW, MORE, CONFIRM, EARLIEST = 4, 16, 100, 2_000
+TASKS = {"cartpole": (475.0, 50_000, 400_000), "acrobot": (-100.0, 100_000, 600_000)}  # target, trial, cap
+WIDE = {
+    "lr": (1e-5, 1e-1),
+    "batch_size": (16, 256),
+    "learn_step": (1, 16),
+    "tau": (1e-3, 1.0),
+    "gamma": (0.95, 0.995),
+    "eps_end": (0.001, 0.2),
+}
 WIDTHS = [32, 64, 128, 256]
 NARROW = {"min_nodes": WIDTHS[0], "max_nodes": WIDTHS[-1]}
 
@@ -56,18 +66,18 @@ class Over(Exception):  # noqa: N818  (it ends a run, and is no error)
 class Judge(Session):
     """Counts env steps of all kinds; ends the run when the target is confirmed or `budget` is spent."""
 
-    def __init__(self, budget: float, report: Callable[[float, int], None] | None = None):
-        self.budget, self.report = budget, report
+    def __init__(self, target: float, budget: float, report: Callable[[float, int], None] | None = None):
+        self.target, self.budget, self.report = target, budget, report
         self.extra, self.hit, self.score, self.steps = 0, False, -np.inf, 0
 
     def at_generation(self, loop: OffPolicy, returns: np.ndarray) -> None:
         means = returns.mean(1)
         best = int(means.argmax())
-        if means[best] >= TARGET and loop.env_step[best] >= EARLIEST:
+        if means[best] >= self.target and loop.env_step[best] >= EARLIEST:
             more = self.play(loop, best, MORE, 1)
-            if np.concatenate([returns[best], more]).mean() >= TARGET:
+            if np.concatenate([returns[best], more]).mean() >= self.target:
                 self.score = float(self.play(loop, best, CONFIRM, 2).mean())
-                self.hit = self.score >= TARGET
+                self.hit = self.score >= self.target
         self.steps = int(loop.env_step.sum()) + loop.evaluation_steps + self.extra
         if self.hit or self.steps >= self.budget:
             raise Over
@@ -127,16 +137,24 @@ def experiment(args: argparse.Namespace, seed: int, pop: int, *overrides: str) -
                 "buffer=per_n_step",
                 "training.replay_buffer.n_step_buffer_args.n_step=3",
                 "network=mlp",
+                f"env={args.task}",
                 f"+algo.net_config={{min_nodes: {NARROW['min_nodes']}, max_nodes: {NARROW['max_nodes']}}}",
                 f"training.pop_size={pop}",
-                f"training.max_steps={TRIAL}",
+                f"training.max_steps={args.trial}",
                 f"training.evo_steps={args.evo}",
                 f"training.eval_loop={FEW}",
                 f"seed={seed}",
+                *(wide(args.trial) if args.wide else []),
                 *overrides,
             ],
         )
     return ExperimentSpec.from_config(OmegaConf.to_container(cfg, resolve=True))
+
+
+def wide(trial: int) -> list[str]:
+    ranges = WIDE | {"eps_decay": (trial // 50, trial // 2)}
+    entries = (f"{name}: {{min: {low}, max: {high}}}" for name, (low, high) in ranges.items())
+    return ["algo/exploration=linear", f"+algo.hp_config={{{', '.join(entries)}}}"]
 
 
 def finish(loop: OffPolicy, judge: Judge) -> None:
@@ -151,7 +169,7 @@ def finish(loop: OffPolicy, judge: Judge) -> None:
 def population(
     args, seed: int, pop: int, kind: type[Evolution] | None, *overrides: str, budget: float
 ) -> Judge:
-    judge = Judge(budget)
+    judge = Judge(args.target, budget)
     loop = build_loop(experiment(args, seed, pop, *overrides), judge)
     if kind is not None:
         base = loop.evolution
@@ -166,9 +184,9 @@ def trials(args, seed: int, smart: bool, budget: float) -> Judge:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler = optuna.samplers.TPESampler(seed=seed) if smart else optuna.samplers.RandomSampler(seed=seed)
-    pruner = optuna.pruners.HyperbandPruner(1, TRIAL // args.evo) if smart else optuna.pruners.NopPruner()
+    pruner = optuna.pruners.HyperbandPruner(1, args.trial // args.evo) if smart else optuna.pruners.NopPruner()
     study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
-    total = Judge(budget)
+    total = Judge(args.target, budget)
     while not total.hit and total.steps < budget:
         trial = study.ask()
         scores: list[float] = []
@@ -179,7 +197,7 @@ def trials(args, seed: int, smart: bool, budget: float) -> Judge:
             if smart and trial.should_prune():
                 raise Over
 
-        judge = Judge(budget - total.steps, report)
+        judge = Judge(args.target, budget - total.steps, report)
         spec = experiment(args, 1000 * seed + trial.number, 1)
         ranges = mutable(spec.algo, spec.training, spec.evolution)
         values = {name: suggest(trial, name, within) for name, within in ranges.items()}
@@ -191,7 +209,7 @@ def trials(args, seed: int, smart: bool, budget: float) -> Judge:
         finish(loop, judge)
         total.steps += judge.steps
         total.hit, total.score = judge.hit, judge.score
-        pruned = smart and scores and judge.steps < budget and loop.env_step[0] < TRIAL and not judge.hit
+        pruned = smart and scores and judge.steps < budget and loop.env_step[0] < args.trial and not judge.hit
         state = optuna.trial.TrialState.PRUNED if pruned else optuna.trial.TrialState.COMPLETE
         study.tell(trial, None if pruned else max(scores, default=0.0), state)
     return total
@@ -212,7 +230,7 @@ def run_one(args: argparse.Namespace, method: str, seed: int) -> dict[str, Any]:
     long = [f"algo.lr={args.lr}", "training.max_steps=150000"]
     ours = {
         "tournament4": lambda: population(
-            args, seed, 4, None, drawn, "training.max_steps=100000", budget=args.cap
+            args, seed, 4, None, drawn, f"training.max_steps={args.cap // 4}", budget=args.cap
         ),
         "tournament8": lambda: population(args, seed, 8, None, drawn, *args.overrides, budget=args.cap),
         "shared8": lambda: population(
@@ -224,6 +242,9 @@ def run_one(args: argparse.Namespace, method: str, seed: int) -> dict[str, Any]:
         "pbt8": lambda: population(args, seed, 8, None, drawn, "evolution=pbt", budget=args.cap),
         "lucky8": lambda: population(args, seed, 8, Still, drawn, budget=args.cap),
         "shuffled8": lambda: population(args, seed, 8, Shuffled, drawn, *args.overrides, budget=args.cap),
+        "lucky4": lambda: population(
+            args, seed, 4, Still, drawn, f"training.max_steps={args.cap // 4}", budget=args.cap
+        ),
         "random": lambda: trials(args, seed, False, args.cap),
         "optuna": lambda: trials(args, seed, True, args.cap),
         "static": lambda: population(args, seed, 8, None, *long, "training.hpo=false", budget=np.inf),
@@ -233,6 +254,8 @@ def run_one(args: argparse.Namespace, method: str, seed: int) -> dict[str, Any]:
     return {
         "method": method,
         "seed": seed,
+        "task": args.task,
+        "wide": args.wide,
         "evo": args.evo,
         "lr": args.lr if method in ("static", "rescue") else None,
         "hit": judge.hit,
@@ -282,7 +305,8 @@ def main() -> None:
     parser.add_argument(
         "--evo", type=int, default=5_000, help="env steps of an agent between two evaluations"
     )
-    parser.add_argument("--cap", type=int, default=400_000)
+    parser.add_argument("--task", choices=sorted(TASKS), default="cartpole")
+    parser.add_argument("--wide", action="store_true", help="ranges in which most values fail")
     parser.add_argument("--lr", type=float, default=1e-5)
     parser.add_argument("--reference", default="tournament8", help="of the ratios in the table")
     parser.add_argument("--out", type=Path, default=Path("hpo.jsonl"))
@@ -290,6 +314,7 @@ def main() -> None:
         "overrides", nargs="*", default=[], metavar="SETTING", help="after --, for the tournaments"
     )
     args = parser.parse_args()
+    args.target, args.trial, args.cap = TASKS[args.task]
     if args.do == "table":
         table(read(args.out), args.cap, args.reference)
         return

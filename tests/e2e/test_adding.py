@@ -175,7 +175,8 @@ def rows(job: Path, kind: str) -> list[dict]:
 
 
 def test_an_algorithm_with_its_hyperparameters_is_a_spec_a_class_and_an_option(folder):
-    add = ["plugins=[toy.py]", "algo=toy", "buffer=per_n_step", "training.pop_size=2", "algo.pull=0.02"]
+    add = ["plugins=[toy.py]", "algo=toy", "buffer=per_n_step", "training.pop_size=2"]
+    add += ["algo.pull=0.02", "evolution=none"]
     result = command(folder, *add, *TRAIN, "training.evo_steps=600", "hydra.run.dir=job")
     assert result.returncode == 0, result.stderr
     assert json.loads((folder / "job/result.json").read_text())["score"] == pytest.approx(BEST)
