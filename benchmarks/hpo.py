@@ -154,7 +154,7 @@ def experiment(args: argparse.Namespace, seed: int, pop: int, *overrides: str) -
 def wide(trial: int) -> list[str]:
     ranges = WIDE | {"eps_decay": (trial // 50, trial // 2)}
     entries = (f"{name}: {{min: {low}, max: {high}}}" for name, (low, high) in ranges.items())
-    return ["algo/exploration=linear", f"+algo.hp_config={{{', '.join(entries)}}}"]
+    return [f"+algo.hp_config={{{', '.join(entries)}}}"]
 
 
 def finish(loop: OffPolicy, judge: Judge) -> None:
@@ -184,7 +184,9 @@ def trials(args, seed: int, smart: bool, budget: float) -> Judge:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler = optuna.samplers.TPESampler(seed=seed) if smart else optuna.samplers.RandomSampler(seed=seed)
-    pruner = optuna.pruners.HyperbandPruner(1, args.trial // args.evo) if smart else optuna.pruners.NopPruner()
+    pruner = (
+        optuna.pruners.HyperbandPruner(1, args.trial // args.evo) if smart else optuna.pruners.NopPruner()
+    )
     study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
     total = Judge(args.target, budget)
     while not total.hit and total.steps < budget:
@@ -202,7 +204,7 @@ def trials(args, seed: int, smart: bool, budget: float) -> Judge:
         ranges = mutable(spec.algo, spec.training, spec.evolution)
         values = {name: suggest(trial, name, within) for name, within in ranges.items()}
         if "eps_end" in values:
-            values["eps_end"] = min(values["eps_end"], values["eps_start"])
+            values["eps_end"] = min(values["eps_end"], values.get("eps_start", 1.0))
         loop = build_loop(spec, judge)
         base = Evolution(TournamentSpec(), ranges, loop.streams.generator)
         loop.evolution = Fixed(base, values, trial.suggest_categorical("width", WIDTHS))
