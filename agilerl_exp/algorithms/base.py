@@ -265,10 +265,13 @@ class RLAlgorithm(SavedAgent):
         return twin
 
     def with_network(self, net_config: Any) -> RLAlgorithm:
-        """An untrained agent of the same index and seed with another network spec."""
+        """An untrained agent of the same index, seed, hyperparameters and schedules with another network spec."""
         spec = self.spec.model_copy(update={"net_config": net_config})
         spaces = self.observation_space, self.action_space
-        return type(self)(spec, *spaces, self.index, self.cohort.bank.device, self.seed)
+        twin = type(self)(spec, *spaces, self.index, self.cohort.bank.device, self.seed)
+        twin.cohort.hyper |= {name: column[[self.row]] for name, column in self.cohort.hyper.items()}
+        twin.cohort.horizon = self.cohort.horizon
+        return twin
 
     def cohort_key(self) -> tuple[Any, ...]:
         """Agents of equal key may share a cohort: same maths, architectures and Static fields."""

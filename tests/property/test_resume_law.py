@@ -28,6 +28,7 @@ def spec_of(ring, env="CartPole-v1", **training):
             "algo": {
                 "name": "DQN",
                 "lr": 1e-3,
+                "lr_schedule": "linear",
                 "batch_size": 32,
                 "learn_step": 4,
                 "double": True,

@@ -262,6 +262,23 @@ def test_members_may_start_all_over_the_ranges():
     assert len(set(widths)) > 1 and all(w in (16, 32, 64, 128, 256, 512) for w in widths)
     assert len(set(loop.population.column("batch_size"))) > 1
     assert (loop.population.column("eps_end") <= loop.population.column("eps_start")).all()
+    assert [cohort.horizon for cohort in loop.population.cohorts] == [loop.horizon] * len(
+        loop.population.cohorts
+    )
+
+
+def test_members_that_start_all_over_some_ranges_have_the_rest_as_configured():
+    some = {"lr": {"min": 1e-4, "max": 1e-2}, "batch_size": None}
+    loop = watched(
+        {"evolution": {"init": "sample", "rl_hp_selection": some}, "training.pop_size": 8}, run=False
+    )
+    rest = {name: loop.population.column(name) for name in loop.agent.hyperparameters if name not in some}
+    loop.evolution.start(loop.population, lambda slot: None)
+    loop.envs.close()
+    assert {"eps_start", "eps_end", "eps_decay", "gamma", "learn_step", "tau"} <= rest.keys()
+    for name, column in rest.items():
+        assert (loop.population.column(name) == column).all()
+    assert len(set(loop.population.column("lr"))) == 8
 
 
 @effect("EvolutionSpec.seed")
