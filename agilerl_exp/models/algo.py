@@ -30,7 +30,7 @@ from agilerl_exp.models.registry import RegistryEntry as RegistryEntry
 from agilerl_exp.models.registry import register as register
 from agilerl_exp.models.training import TrainingSpec
 
-HpConfig: TypeAlias = dict[str, RLHyperparameter]
+HpConfig: TypeAlias = dict[str, RLHyperparameter | None]
 AgentType: TypeAlias = Literal["single", "offline", "bandit", "multi_agent", "llm"]
 
 
@@ -49,7 +49,7 @@ class AlgorithmSpec(Spec):
     batch_size: Annotated[int, Field(ge=1), Tunable(8, 1024, "log"), Static()] = 128
     """Transitions (sequences for language models) an update."""
     hp_config: HpConfig | None = None
-    """Hyperparameters that evolution may move; null: every tunable one."""
+    """Hyperparameters that evolution may move, each with its range or null for the usual one; null: all that can."""
 
     @property
     def name(self) -> str:
@@ -113,13 +113,15 @@ class AlgorithmSpec(Spec):
         return hp_config
 
     @classmethod
-    def range_mistakes(cls, name: str, entry: RLHyperparameter) -> list[str]:
+    def range_mistakes(cls, name: str, entry: RLHyperparameter | None) -> list[str]:
         """Say what is wrong with the range of a hyperparameter, a line each that begins with its name."""
         fields, lines = cls.mutable_fields(), []
         if name not in fields:
             return [
                 f"{name}: not a tunable hyperparameter{did_you_mean(name, fields)} (have: {', '.join(fields)})"
             ]
+        if entry is None:
+            return []
         field = TypeAdapter(Annotated[float, *fields[name].model_fields[name].metadata])
         for end, value in (("min", entry.min), ("max", entry.max)):
             try:

@@ -261,7 +261,7 @@ def mistakes(
         ]
         have = have if names is None else [key for key in have if key in names]
     for key, given in (evolution.rl_hp_selection or {}).items():
-        if key in have and given is not None:
+        if key in have:
             lines += [f"evolution.rl_hp_selection.{line}" for line in algo.range_mistakes(key, given)]
     if isinstance(evolution, MultiFrequencySpec) and training.hpo and training.pop_size > 1:
         lines += evolution.misfits(training.pop_size)

@@ -32,7 +32,7 @@ networks = st.fixed_dictionaries(
 factors = {"grow_factor": st.floats(1.01, 10), "shrink_factor": st.floats(0.01, 0.99)}
 hp_configs = st.dictionaries(
     st.sampled_from(["lr", "gamma", "eps_start"]),  # the others are not read with some settings
-    st.fixed_dictionaries({"min": st.floats(0, 0.5), "max": st.floats(0.5, 1)}, optional=factors),
+    st.none() | st.fixed_dictionaries({"min": st.floats(0, 0.5), "max": st.floats(0.5, 1)}, optional=factors),
 )
 algos = st.fixed_dictionaries(
     {"name": st.just("DQN")},

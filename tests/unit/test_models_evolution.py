@@ -78,6 +78,7 @@ def test_names_that_are_given_are_the_only_ones():
     assert both == {"lr": Range(1e-4, 1e-3, "log", grow_factor=2.0)}
     over = {"name": "tournament", "rl_hp_selection": {"lr": {"min": 2e-4, "max": 3e-4}}}
     assert ranges(over, algo__hp_config=given) == {"lr": Range(2e-4, 3e-4, "log")}
+    assert ranges(algo__hp_config={"lr": None}) == {"lr": ranges()["lr"]}
     zero = ranges(algo__hp_config={"lr": {"min": 0, "max": 1e-3}})
     assert zero["lr"].scale == "linear"  # zero has no logarithm
 
